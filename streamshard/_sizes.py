@@ -1,0 +1,54 @@
+"""The only parser of sizes ("64mb") and counts ("1.5M") in the package, and the way back for people."""
+
+from __future__ import annotations
+
+import re
+
+_BYTE_UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50, "eb": 1 << 60}
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(value: int | str, *, name: str = "size") -> int:
+    """Turn ``"100kb"`` (1024-based) or an int into a number of bytes >= 0.
+
+    Raises:
+        ValueError: not a number with one of the units b, kb, mb, gb, tb, pb, eb; negative.
+    """
+    return _parse(value, _BYTE_UNITS, name, "a number of bytes such as 67108864 or '64mb'")
+
+
+def parse_count(value: int | str, *, name: str = "count") -> int:
+    """Turn ``"1.5M"`` (1000-based: k, M, B, T) or an int into a count >= 0.
+
+    Raises:
+        ValueError: not a number with one of these units; negative.
+    """
+    return _parse(value, _COUNT_UNITS, name, "a count such as 1000000 or '1M'")
+
+
+def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{name}={value!r}: expected {wanted}")  # noqa: TRY004 one class for every bad size
+    if isinstance(value, int):
+        if value < 0:
+            raise ValueError(f"{name}={value!r}: must not be negative")
+        return value
+    match = _NUMBER.fullmatch(value)
+    unit = units.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{name}={value!r}: expected {wanted}")
+    digits = match.group(1).replace(",", "").replace("_", "")
+    whole, _, fraction = digits.partition(".")
+    # Exact arithmetic: "0.1" of a large unit must not depend on binary floating point.
+    return (int(whole or "0") * 10 ** len(fraction) + int(fraction or "0")) * unit // 10 ** len(fraction)
+
+
+def format_bytes(nbytes: float) -> str:
+    """Show a number of bytes for people: ``format_bytes(1536) == '1.5 KiB'``."""
+    size = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} PiB"

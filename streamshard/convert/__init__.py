@@ -1,0 +1,1 @@
+"""Converting: JSONL + images become a dataset, in any number of processes, restartable."""

@@ -1,0 +1,1 @@
+"""Training: the torch dataset and loader. The lowest floor that may import torch."""

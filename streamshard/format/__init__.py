@@ -1,0 +1,1 @@
+"""Bytes: encodings, schema, shard, index, compression, hashes. Knows no files, URLs or torch."""

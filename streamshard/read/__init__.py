@@ -1,0 +1,1 @@
+"""Reading: random access to samples of finished shards. No torch."""

@@ -1,0 +1,1 @@
+"""Writing: samples become shards and an index, published atomically."""
