@@ -1,0 +1,130 @@
+"""Lanes: the fixed parts of a stream that are walked side by side, and the order in which they take turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.order.keys import LANE_ORDER, SHARD_ORDER, Key
+from streamshard.order.permutation import permutation
+
+MAX_DEFAULT_LANES = 64
+MAX_LANES = 1 << 20
+LIVE_SHARDS = 128  # shards wanted live at once over the whole job; 8 GiB at 64 MiB each
+
+
+def default_lanes(num_shards: int) -> int:
+    """Give the number of lanes of a stream: the largest power of two <= min(64, shards / 2), at least 1."""
+    most = min(MAX_DEFAULT_LANES, num_shards // 2)
+    return 1 << (most.bit_length() - 1) if most else 1
+
+
+def default_window(lanes: int, samples: int = 1, all_samples: int = 1) -> int:
+    """Give the shards live at once in a lane of a stream that has ``samples`` of an epoch's ``all_samples``."""
+    return max(2, LIVE_SHARDS * samples // (max(1, all_samples) * lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The pieces of a stream, lane by lane in run order: shards and, at borders of lanes, parts of shards.
+
+    Attributes:
+        num_samples: N, samples of the stream.
+        count: C, number of lanes.
+        piece_begins: first sample id of each piece, in file order numbering, shape (pieces,).
+        piece_counts: samples of each piece, all > 0, shape (pieces,).
+        lane_pieces: pieces of lane c are lane_pieces[c] … lane_pieces[c+1]-1, shape (C+1,).
+    """
+
+    num_samples: int
+    count: int
+    piece_begins: NDArray[np.int64]
+    piece_counts: NDArray[np.int64]
+    lane_pieces: NDArray[np.int64]
+
+    @property
+    def full_rows(self) -> int:
+        """Rows that visit every lane: ⌊N/C⌋."""
+        return self.num_samples // self.count
+
+    @property
+    def extra(self) -> int:
+        """Places of the last, shorter row: N mod C."""
+        return self.num_samples % self.count
+
+    def size(self, lane: int) -> int:
+        """Samples of one lane."""
+        return lane_border(self.num_samples, self.count, lane + 1) - lane_border(
+            self.num_samples, self.count, lane
+        )
+
+
+def lane_border(num_samples: int, count: int, lane: int) -> int:
+    """Give ⌊cN/C⌋, where lane c begins in run order. Python integers: the product may pass 2**63."""
+    return lane * num_samples // count
+
+
+def cut_lanes(samples_per_shard: NDArray[np.int64], count: int, *, seed: int, stream: int) -> Lanes:
+    """Permute a stream's shards, once per run, and cut them into ``count`` lanes; empty shards vanish."""
+    num_shards = samples_per_shard.size
+    order = permutation(Key(SHARD_ORDER, seed, stream), num_shards)
+    shard_begins = np.cumsum(samples_per_shard) - samples_per_shard
+    run_ends = np.cumsum(samples_per_shard[order])
+    num_samples = int(run_ends[-1]) if num_shards else 0
+    borders = np.array([lane_border(num_samples, count, lane) for lane in range(count + 1)], dtype=np.int64)
+    cuts = np.unique(np.concatenate((run_ends, borders)))
+    begins = cuts[:-1]
+    slot = np.searchsorted(run_ends, begins, side="right")
+    shard = order[slot]
+    run_begin = run_ends[slot] - samples_per_shard[shard]
+    return Lanes(
+        num_samples=num_samples,
+        count=count,
+        piece_begins=shard_begins[shard] + (begins - run_begin),
+        piece_counts=np.diff(cuts),
+        lane_pieces=np.searchsorted(cuts, borders).astype(np.int64),
+    )
+
+
+def interleave(first: int, total: int, offset: int) -> NDArray[np.bool_]:
+    """Say which of ``total`` positions belong to the first of two parts, which has ``first`` of them.
+
+    Position p does iff ⌊((p+1)·first + offset)/total⌋ > ⌊(p·first + offset)/total⌋, offset in [0, total). Any
+    run of positions then holds the first part's share of them to within one. Shape (total,).
+    """
+    steps = (np.arange(total + 1, dtype=np.int64) * first + offset) // total
+    return steps[1:] > steps[:-1]
+
+
+def lane_order(count: int, *, seed: int, stream: int, turn: int) -> NDArray[np.int64]:
+    """Give λ: the lanes in the order in which each row of pass ``turn`` visits them, shape (count,).
+
+    λ of a range of lanes is λ of its first half and λ of the rest, interleaved; the offsets are keyed random
+    words, drawn in the order range, first half, rest. So every run of places holds every half, quarter … of
+    the lanes in its share.
+    """
+    words = iter(Key(LANE_ORDER, seed, stream, turn).words(max(0, count - 1)).tolist())
+
+    def order(begin: int, end: int) -> NDArray[np.int64]:
+        total = end - begin
+        if total == 1:
+            return np.array([begin], dtype=np.int64)
+        half = total // 2
+        chosen = interleave(half, total, next(words) % total)
+        merged = np.empty(total, dtype=np.int64)
+        merged[chosen] = order(begin, begin + half)
+        merged[~chosen] = order(begin + half, end)
+        return merged
+
+    return order(0, count)
+
+
+def bit_reversed(lane: int, count: int) -> tuple[int, int]:
+    """Give bitrev(lane) / 2**bits as (numerator, denominator), where ``bits`` is that of ``count`` lanes.
+
+    For a power of two this is bitrev(c)/C; for other counts the same sequence, which stays below 1.
+    """
+    bits = (count - 1).bit_length()
+    return int(f"{lane:0{bits}b}"[::-1], 2) if bits else 0, 1 << bits

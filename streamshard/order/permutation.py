@@ -1,0 +1,93 @@
+"""Keyed permutations: whole ones by sorting random words, single places of huge ones by a Feistel network."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.order.keys import Key
+
+# From here on only the slice that is needed is computed, by a bijection, instead of the whole permutation.
+SLICED_FROM = 1 << 16
+
+_ROUNDS = 12
+_SLICE = 1 << 14  # elements evaluated at once, so that the temporaries stay in the processor's cache
+
+
+def permutation(key: Key, n: int) -> NDArray[np.int64]:
+    """Give a permutation of 0 … n-1, shape (n,).
+
+    Random words that carry the numbers in their low bits are sorted: several times faster than an argsort.
+    Where the random parts of two words are equal (for n < 2**16 less than one pair in 2**48) the smaller
+    number comes first.
+    """
+    if n <= 1:
+        return np.zeros(max(n, 0), dtype=np.int64)
+    low = np.uint64((1 << (n - 1).bit_length()) - 1)
+    packed = key.words(n)
+    packed &= ~low
+    packed |= np.arange(n, dtype=np.uint64)
+    packed.sort()
+    packed &= low
+    return packed.view(np.int64)
+
+
+class Bijection:
+    """A keyed permutation of 0 … n-1 that is evaluated only where it is asked; 2 <= n <= 2**62.
+
+    An alternating Feistel network on the bits of n-1 (halves differ by at most one bit), walked on where it
+    leaves the range (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The round function is
+    a multiply-xorshift-multiply hash with keyed odd multipliers. Made for shuffling, not for secrecy.
+    """
+
+    def __init__(self, key: Key, n: int) -> None:
+        self.n = n
+        bits = max(2, (n - 1).bit_length())
+        self._low_bits = bits // 2
+        self._high_bits = bits - self._low_bits
+        words = key.words(3 * _ROUNDS)
+        self._adders = words[0::3].copy()
+        self._multipliers = words[1::3] | np.uint64(1)
+        self._finishers = words[2::3] | np.uint64(1)
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the images of ``places`` (each in [0, n)), of the same shape (1-d)."""
+        images = np.empty(places.size, dtype=np.uint64)
+        for begin in range(0, places.size, _SLICE):
+            part = places[begin : begin + _SLICE].astype(np.uint64)
+            images[begin : begin + _SLICE] = self._walk(part)
+        return images.view(np.int64)
+
+    def span(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Give the images of begin … end-1, shape (end - begin,)."""
+        return self.at(np.arange(begin, end, dtype=np.int64))
+
+    def _walk(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        limit = np.uint64(self.n)
+        values = self._rounds(values)
+        outside = np.flatnonzero(values >= limit)
+        while outside.size:
+            again = self._rounds(values[outside])
+            values[outside] = again
+            outside = outside[again >= limit]
+        return values
+
+    def _rounds(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        low_bits, high_bits = self._low_bits, self._high_bits
+        low = values & np.uint64((1 << low_bits) - 1)
+        high = values >> np.uint64(low_bits)
+        for turn in range(_ROUNDS):
+            if turn % 2 == 0:
+                low ^= self._hash(high, turn, low_bits)
+            else:
+                high ^= self._hash(low, turn, high_bits)
+        joined: NDArray[np.uint64] = (high << np.uint64(low_bits)) | low
+        return joined
+
+    def _hash(self, half: NDArray[np.uint64], turn: int, bits: int) -> NDArray[np.uint64]:
+        mixed: NDArray[np.uint64] = half + self._adders[turn]
+        mixed *= self._multipliers[turn]
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= self._finishers[turn]
+        mixed >>= np.uint64(64 - bits)
+        return mixed

@@ -1,0 +1,299 @@
+"""The infinite walk of one stream: pass after pass, each a complete shuffled visit of all samples."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.errors import TopologyError
+from streamshard.order.keys import WHOLE_PASS, Key
+from streamshard.order.lanes import MAX_LANES, cut_lanes, default_lanes, default_window, lane_order
+from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
+from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
+
+# Far above any data set, and low enough that no sum in this package comes near the end of 64 bits.
+MAX_SAMPLES = 1 << 53
+
+_ROW_HASH = np.uint64(2654435769)  # 2**32 / golden ratio: neighbouring rows land far apart
+_WORD = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where some ascending indices of a stream lie.
+
+    Attributes:
+        lane: lane of each index, shape (n,).
+        row: row within the lane, shape (n,).
+        turns: (pass, begin, end) for each run of indices that lie in one pass; the runs cover 0 … n.
+    """
+
+    lane: NDArray[np.int64]
+    row: NDArray[np.int64]
+    turns: list[tuple[int, int, int]]
+
+
+class _Turn:
+    """What is remembered of one pass: the lanes' order and the lanes that were read."""
+
+    def __init__(self, number: int, order: NDArray[np.int64], extra: NDArray[np.int64]) -> None:
+        self.number = number
+        self.order = order
+        self.extra = extra
+        self.lanes: dict[int, LanePass] = {}
+        self.whole: Bijection | NDArray[np.int64] | None = None
+
+
+class Walk:
+    """One stream's samples in the order of its passes; index i is place i mod N of pass i ÷ N.
+
+    Holds O(shards) numbers and, for each lane that is read, one block. Pickles without the blocks. Not
+    thread-safe: one walk belongs to one reader.
+
+    Args:
+        samples_per_shard: samples of each shard in file order, shape (shards,), each >= 0.
+        seed: in [0, 2**64).
+        stream: ordinal of the stream in its job.
+        shuffle: ``sliding``, ``block``, ``shard``, ``full``, ``none``, a name of mosaicml-streaming, or None.
+        lanes: C, canonical lanes. Part of the order, so it never depends on the cluster. Default: the largest
+            power of two <= min(64, shards / 2). ``full`` and ``none`` have one lane, whatever is given.
+        window: k, shards that are mixed at once in a lane. Default: max(2, 128 ÷ C).
+        block_size: the same in samples; k = max(1, round(block_size · shards / N)).
+
+    Raises:
+        ValueError: an argument out of range, or a stream without samples.
+        TopologyError: ``lanes`` out of range.
+    """
+
+    def __init__(
+        self,
+        samples_per_shard: NDArray[np.int64],
+        *,
+        seed: int,
+        stream: int = 0,
+        shuffle: str | None = "sliding",
+        lanes: int | None = None,
+        window: int | None = None,
+        block_size: int | None = None,
+    ) -> None:
+        sizes = _checked_sizes(samples_per_shard)
+        self.num_samples = int(sizes.sum())
+        self.num_shards = int(np.count_nonzero(sizes))
+        self.seed = _whole("seed", seed, 0, (1 << 64) - 1)
+        self.stream = _whole("stream", stream, 0, (1 << 32) - 1)
+        self.shuffle = parse_shuffle(shuffle)
+        if lanes is not None:
+            lanes = _whole("lanes (num_canonical_nodes)", lanes, 1, MAX_LANES, TopologyError)
+        if window is not None:
+            window = _whole("window", window, 1, (1 << 31) - 1)
+        if block_size is not None:
+            block_size = _whole("shuffle_block_size", block_size, 1, MAX_SAMPLES)
+            if window is not None:
+                raise ValueError(
+                    "window and shuffle_block_size both given: they set the same thing, give one"
+                )
+        if self.shuffle in ("full", "none"):
+            self.lanes, self.window = 1, 1
+            self._cut = None
+        else:
+            self.lanes = default_lanes(self.num_shards) if lanes is None else lanes
+            if window is not None:
+                self.window = window
+            elif block_size is not None:
+                self.window = max(
+                    1, (2 * block_size * self.num_shards + self.num_samples) // (2 * self.num_samples)
+                )
+            else:
+                self.window = default_window(self.lanes)
+            self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)
+        self._full_rows = self.num_samples // self.lanes
+        sizes_of_lanes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
+        self._longer = sizes_of_lanes > self._full_rows
+        self._turn: _Turn | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_turn": None}
+
+    def spots(self, first: int, offsets: NDArray[np.int64]) -> Spots:
+        """Find the indices ``first + offsets``; ``offsets`` ascend from >= 0 and stay below 2**62.
+
+        ``first`` is a Python integer of any size, so that no product of epoch and samples leaves 64 bits.
+        """
+        turn, place = divmod(first, self.num_samples)
+        places = offsets + place
+        if not places.size:
+            return Spots(places, places.copy(), [])
+        turns: list[tuple[int, int, int]] = []
+        lane = np.empty_like(places)
+        row = np.empty_like(places)
+        begin = 0
+        while begin < places.size:
+            passes = int(places[begin]) // self.num_samples
+            border = (passes + 1) * self.num_samples
+            end = places.size if places[-1] < border else int(np.searchsorted(places, border))
+            here = places[begin:end] - passes * self.num_samples if passes else places[begin:end]
+            self._place(turn + passes, here, lane[begin:end], row[begin:end])
+            turns.append((turn + passes, begin, end))
+            begin = end
+        return Spots(lane, row, turns)
+
+    def sort_keys(self, spots: Spots) -> NDArray[np.uint64]:
+        """Give the keys, below 2**32, by which positions are sorted inside a batch, shape (n,).
+
+        Lane first, as a fraction of all lanes so that streams of unlike C compare, then a hash of the row.
+        """
+        keys = spots.row.astype(np.uint64)
+        keys &= _LOW
+        keys *= _ROW_HASH
+        keys &= _LOW
+        if self.lanes == 1:
+            return keys
+        keys |= spots.lane.astype(np.uint64) << _WORD
+        if self.lanes & (self.lanes - 1):
+            keys //= np.uint64(self.lanes)
+        else:
+            keys >>= np.uint64(self.lanes.bit_length() - 1)
+        return keys
+
+    def samples(self, spots: Spots, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Give the stream's sample ids at ``spots``, or at the numbers ``chosen`` of them in that order."""
+        lane = spots.lane if chosen is None else spots.lane[chosen]
+        row = spots.row if chosen is None else spots.row[chosen]
+        if self.shuffle == "none" or not row.size:
+            return row
+        if len(spots.turns) == 1:
+            return self._gather(spots.turns[0][0], lane, row, spots.lane, spots.row)
+        ids = np.empty(row.size, dtype=np.int64)
+        number = np.arange(row.size) if chosen is None else chosen
+        for turn, begin, end in spots.turns:
+            here = np.flatnonzero((number >= begin) & (number < end))
+            if here.size:
+                ids[here] = self._gather(
+                    turn, lane[here], row[here], spots.lane[begin:end], spots.row[begin:end]
+                )
+        return ids
+
+    def lane_of_pass(self, turn: int, lane: int) -> LanePass:
+        """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""
+        if self._cut is None:
+            raise ValueError(f"shuffle={self.shuffle!r} has no lanes")
+        return lane_pass(
+            self._cut,
+            lane,
+            shuffle=self.shuffle,
+            window=self.window,
+            seed=self.seed,
+            stream=self.stream,
+            turn=turn,
+        )
+
+    def lane_samples(self, lane: int) -> NDArray[np.int64]:
+        """Give the half-open spans of sample ids that a lane holds in every pass, shape (pieces, 2)."""
+        if self._cut is None:
+            return np.array([[0, self.num_samples]], dtype=np.int64)
+        pieces = slice(int(self._cut.lane_pieces[lane]), int(self._cut.lane_pieces[lane + 1]))
+        begins = self._cut.piece_begins[pieces]
+        return np.stack((begins, begins + self._cut.piece_counts[pieces]), axis=1)
+
+    def _turn_of(self, number: int) -> _Turn:
+        if self._turn is None or self._turn.number != number:
+            order = lane_order(self.lanes, seed=self.seed, stream=self.stream, turn=number)
+            self._turn = _Turn(number, order, order[self._longer[order]])
+        return self._turn
+
+    def _place(
+        self, turn: int, places: NDArray[np.int64], lane: NDArray[np.int64], row: NDArray[np.int64]
+    ) -> None:
+        """Write lane and row of each place of a pass."""
+        if self.lanes == 1:
+            lane[:] = 0
+            row[:] = places
+            return
+        known = self._turn_of(turn)
+        if self.lanes & (self.lanes - 1):
+            np.floor_divide(places, self.lanes, out=row)
+            lane[:] = known.order[places - row * self.lanes]
+        else:
+            np.right_shift(places, self.lanes.bit_length() - 1, out=row)
+            lane[:] = known.order[places & (self.lanes - 1)]
+        in_rows = self._full_rows * self.lanes
+        if places[-1] >= in_rows:
+            begin = int(np.searchsorted(places, in_rows))
+            lane[begin:] = known.extra[places[begin:] - in_rows]
+            row[begin:] = self._full_rows
+
+    def _gather(
+        self,
+        turn: int,
+        lane: NDArray[np.int64],
+        row: NDArray[np.int64],
+        all_lane: NDArray[np.int64],
+        all_row: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Look up samples; ``all_*`` hold, in position order, at least all lanes and rows looked up."""
+        known = self._turn_of(turn)
+        if self.shuffle == "full":
+            return self._whole_pass(known, row)
+        present = np.zeros(self.lanes, dtype=np.bool_)
+        present[lane] = True
+        # Rows of a lane ascend, and of repeated indices the last assignment stays.
+        lowest = np.empty(self.lanes, dtype=np.int64)
+        highest = np.empty(self.lanes, dtype=np.int64)
+        highest[all_lane] = all_row
+        lowest[all_lane[::-1]] = all_row[::-1]
+        lanes = np.flatnonzero(present)
+        counts = highest[lanes] - lowest[lanes] + 1
+        base = np.empty(self.lanes, dtype=np.int64)
+        base[lanes] = np.cumsum(counts) - counts - lowest[lanes]
+        parts: list[NDArray[np.int64]] = []
+        spans = zip(lanes.tolist(), lowest[lanes].tolist(), highest[lanes].tolist(), strict=True)
+        for number, low, high in spans:
+            blocks = known.lanes.get(number)
+            if blocks is None:
+                blocks = known.lanes[number] = self.lane_of_pass(turn, number)
+            parts += blocks.rows(low, high + 1)
+        flat = np.concatenate(parts)
+        ids: NDArray[np.int64] = flat[base[lane] + row]
+        return ids
+
+    def _whole_pass(self, known: _Turn, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        if known.whole is None:
+            key = Key(WHOLE_PASS, self.seed, self.stream, known.number)
+            if self.num_samples >= SLICED_FROM:
+                known.whole = Bijection(key, self.num_samples)
+            else:
+                known.whole = permutation(key, self.num_samples)
+        return known.whole.at(places) if isinstance(known.whole, Bijection) else known.whole[places]
+
+
+def _checked_sizes(samples_per_shard: NDArray[np.int64]) -> NDArray[np.int64]:
+    given = np.asarray(samples_per_shard)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(
+            f"samples_per_shard: expected integers of shape (shards,), got {given.dtype} of {given.shape}"
+        )
+    if not given.size or not given.any():
+        raise ValueError(f"a stream of {given.size} shards holds no samples: there is nothing to walk")
+    if int(given.min()) < 0:
+        shard = int(given.argmin())
+        raise ValueError(f"samples_per_shard[{shard}]={int(given[shard])}: must not be negative")
+    if int(given.max()) > MAX_SAMPLES or float(given.sum(dtype=np.float64)) > MAX_SAMPLES:
+        raise ValueError(f"a stream of more than {MAX_SAMPLES} samples is not supported")
+    return given.astype(np.int64)
+
+
+def _whole(name: str, value: object, least: int, most: int, error: type[ValueError] = ValueError) -> int:
+    number = None
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)  # type: ignore[arg-type] # this is the check
+        except TypeError:
+            number = None
+    if number is None or not least <= number <= most:
+        raise error(f"{name}={value!r}: expected an integer from {least} to {most}")
+    return number
