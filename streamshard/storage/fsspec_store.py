@@ -1,0 +1,393 @@
+"""Buckets and other remote places, through fsspec. The only module that imports it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from fsspec.core import url_to_fs
+
+from streamshard.errors import BlobNotFoundError, MissingDependencyError, StorageError
+from streamshard.storage.cancel import check_cancelled, run_bounded
+from streamshard.storage.redact import Redactor, public_url
+from streamshard.storage.retry import RetryPolicy, call_with_retry
+from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
+
+T = TypeVar("T")
+
+# A window is what one call reads: several pieces at once, because one connection to a bucket is slow.
+_PIECE_NBYTES = 4 << 20
+_WINDOW_NBYTES = 4 * _PIECE_NBYTES
+_SMALLEST_WINDOW_NBYTES = 64 << 10
+# An upload tells nothing while it runs, so its time limit grows with its size as on a link of this speed.
+_SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
+
+_EXTRAS = {
+    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
+    "adl": "azure", "hf": "hf",
+}  # fmt: skip
+
+_opening = threading.Lock()
+# A forked child must not drop its parent's clients: their finalizers would talk to threads that it does not
+# have.
+_inherited: list[Any] = []
+
+
+def _renew_after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+class FsspecStore:
+    """Any place that fsspec knows, with one retry policy instead of each library's own.
+
+    The file system object is made at first use in each process, after any fork, and is private to this store.
+    For S3, ``S3_ENDPOINT_URL`` is honoured where no endpoint is given, beside the variables that botocore
+    reads itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.url = public_url(url.rstrip("/"))
+        self.retry = retry or RetryPolicy()
+        self._root_url = url
+        self._scheme = url.partition(":")[0].lower()
+        self._options = dict(storage_options or {})
+        # Remembered here, so that workers use the endpoint that the trainer's process was given.
+        self._endpoint = os.environ.get("S3_ENDPOINT_URL") if self._scheme in ("s3", "s3a") else None
+        self._redact = Redactor(url, self._options)
+        self._opened: tuple[int, Any, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def local_path(self, key: str) -> None:
+        check_key(key, self.url)
+
+    def size(self, key: str) -> int:
+        return self._call("look at", key, lambda fs, path: _size(fs, path))
+
+    def read(self, key: str, *, limit: int | None = None) -> bytes:
+        nbytes = self.size(key)
+        check_limit(nbytes, limit, f"read {self._shown(key)}")
+        return self.read_range(key, 0, nbytes)
+
+    def read_range(self, key: str, begin: int, end: int) -> bytes:
+        check_range(begin, end, f"read {self._shown(key)}")
+        payload = bytearray()
+        self._stream(key, begin, end, payload.extend)
+        return bytes(payload)
+
+    def fetch_to(
+        self,
+        key: str,
+        path: Path,
+        *,
+        progress: Callable[[int], None] | None = None,
+        nbytes: int | None = None,
+    ) -> int:
+        # Without a HEAD request where the size is known; the one byte more tells a file that has grown.
+        known = nbytes is not None and nbytes > 0
+        expected = nbytes if nbytes is not None and known else self.size(key)
+        check_size(expected, nbytes, f"fetch {self._shown(key)}")
+        with replacing(path) as temporary, temporary.open("xb") as file:
+
+            def take(piece: bytes) -> None:
+                file.write(piece)
+                if progress is not None:
+                    progress(len(piece))
+
+            self._stream(key, 0, expected, take, probe_end=known)
+        return expected
+
+    def put(self, key: str, path: Path) -> None:
+        nbytes = path.stat().st_size
+
+        def upload(fs: Any, target: str) -> None:
+            fs.put_file(str(path), target)
+            _check_stored(_size(fs, target), nbytes)
+
+        self._call(
+            "upload",
+            key,
+            upload,
+            policy=self._upload_policy(nbytes),
+            limit_s=self._upload_policy(nbytes).timeout_s,
+        )
+
+    def put_bytes(self, key: str, payload: bytes) -> None:
+        def upload(fs: Any, target: str) -> None:
+            fs.pipe_file(target, payload)
+            _check_stored(_size(fs, target), len(payload))
+
+        policy = self._upload_policy(len(payload))
+        self._call("upload", key, upload, policy=policy, limit_s=policy.timeout_s)
+
+    def list(self, prefix: str = "") -> list[str]:
+        folder, _, _ = check_prefix(prefix, self.url).rpartition("/")
+
+        def find(fs: Any, top: str) -> list[str]:
+            try:
+                return [
+                    name for name, info in fs.find(top, detail=True).items() if info.get("type") == "file"
+                ]
+            except FileNotFoundError:
+                return []
+
+        names = self._call("list", folder, find, limit_s=self.retry.timeout_s)
+        root = self._path("").rstrip("/") + "/"
+        keys = (_below(name, root) for name in names)
+        return sorted(key for key in keys if key and key.startswith(prefix))
+
+    def exists(self, key: str) -> bool:
+        try:
+            self.size(key)
+        except BlobNotFoundError:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        def remove(fs: Any, path: str) -> None:
+            _size(fs, path)  # a bucket says yes to deleting what it does not have
+            fs.rm_file(path)
+
+        self._call("delete", key, remove)
+
+    def _stream(
+        self, key: str, begin: int, end: int, take: Callable[[bytes], Any], *, probe_end: bool = False
+    ) -> None:
+        """Hand bytes [begin, end) to ``take`` in order, window by window, each with its own tries."""
+        window = _Window(begin, end)
+        while window.position < end:
+            check_cancelled()
+
+            def attempt() -> None:
+                started = time.monotonic()
+                stop, have = window.stop, frozenset(window.pieces)
+                probed_end = stop + (probe_end and stop == end)
+                try:
+                    pieces, failed = self._bounded(
+                        key,
+                        lambda fs, path: _read_pieces(fs, path, window.position, stop, probed_end, have),
+                        self.retry.attempt_timeout_s,
+                    )
+                except TimeoutError:
+                    window.shrink()
+                    raise
+                window.pieces.update(pieces)
+                if failed is not None:
+                    raise failed
+                window.measure(time.monotonic() - started, self.retry.attempt_timeout_s)
+
+            self._retried(f"read bytes [{begin}, {end}) of", key, attempt, self.retry)
+            for offset in sorted(window.pieces):
+                take(window.pieces[offset])
+            window.advance()
+
+    def _call(
+        self,
+        verb: str,
+        key: str,
+        operation: Callable[[Any, str], T],
+        *,
+        policy: RetryPolicy | None = None,
+        limit_s: float | None = None,
+    ) -> T:
+        limit = limit_s or self.retry.attempt_timeout_s
+        return self._retried(verb, key, lambda: self._bounded(key, operation, limit), policy or self.retry)
+
+    def _bounded(self, key: str, operation: Callable[[Any, str], T], limit_s: float) -> T:
+        def run() -> T:
+            fs, root = self._filesystem()
+            return operation(fs, self._join(root, key))
+
+        return run_bounded(run, limit_s)
+
+    def _retried(self, verb: str, key: str, attempt: Callable[[], T], policy: RetryPolicy) -> T:
+        return call_with_retry(
+            attempt,
+            policy,
+            what=f"{verb} {self._shown(key)}",
+            recover=self._forget_client,
+            redact=self._redact,
+            hint=self._credentials_hint(),
+        )
+
+    def _filesystem(self) -> tuple[Any, str]:
+        """The file system of this process and the root's path in it."""
+        opened = self._opened
+        if opened is not None and opened[0] == os.getpid():
+            return opened[1], opened[2]
+        with _opening:
+            opened = self._opened
+            if opened is not None and opened[0] == os.getpid():
+                return opened[1], opened[2]
+            if opened is not None:
+                _inherited.append(opened)
+            fs, root = self._open()
+            self._opened = (os.getpid(), fs, root)
+            return fs, root
+
+    def _open(self) -> tuple[Any, str]:
+        options = dict(self._options)
+        client_options = options.get("client_kwargs") or {}
+        if self._endpoint and "endpoint_url" not in options and "endpoint_url" not in client_options:
+            options["endpoint_url"] = self._endpoint
+        try:
+            # A file system of our own: the user's, which fsspec would share, must not be tuned.
+            fs, root = url_to_fs(self._root_url, skip_instance_cache=True, **options)
+        except ImportError as error:
+            extra = _EXTRAS.get(self._scheme)
+            how = f"pip install 'streamshard[{extra}]'" if extra else f"install what it names: {error}"
+            raise MissingDependencyError(
+                f"{self.url}: {self._scheme}:// needs a package that is not installed; {how}"
+            ) from error
+        except ValueError as error:
+            raise StorageError(f"{self.url}: cannot be opened ({self._redact(str(error))})") from None
+        _tune(fs, self.retry)
+        return fs, str(root)
+
+    def _forget_client(self) -> bool:
+        """Drop the client after a refusal, once per call: its credentials may have expired (B145)."""
+        with _opening:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[1].clear_instance_cache()
+        return True
+
+    def _credentials_hint(self) -> str:
+        names = sorted(self._options)
+        used = (
+            f"storage_options with {', '.join(names)}" if names else "the environment's, no storage_options"
+        )
+        return (
+            f"credentials used: {used}; check that they are valid, not expired, and allowed to do this "
+            "(a requester-pays bucket needs storage_options={'requester_pays': True})"
+        )
+
+    def _upload_policy(self, nbytes: int) -> RetryPolicy:
+        return replace(self.retry, timeout_s=self.retry.timeout_s + nbytes / _SLOWEST_UPLOAD_BYTES_PER_S)
+
+    def _path(self, key: str) -> str:
+        return self._join(self._filesystem()[1], key)
+
+    def _join(self, root: str, key: str) -> str:
+        if not key:
+            return root
+        check_key(key, self.url)
+        return f"{root.rstrip('/')}/{quote(key) if self._scheme in ('http', 'https') else key}"
+
+    def _shown(self, key: str) -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+
+def _tune(fs: Any, retry: RetryPolicy) -> None:
+    """Leave retries and time limits to this package: s3fs and botocore would each multiply them by five."""
+    cache = getattr(fs, "dircache", None)
+    if cache is not None and hasattr(cache, "use_listings_cache"):
+        cache.use_listings_cache = False  # another process may have written since
+    if "s3" in (fs.protocol if isinstance(fs.protocol, (tuple, list)) else (fs.protocol,)) and hasattr(
+        fs, "config_kwargs"
+    ):
+        fs.retries = 1
+        fs.read_timeout = retry.attempt_timeout_s
+        fs.connect_timeout = min(10.0, retry.attempt_timeout_s)
+        fs.config_kwargs = {"retries": {"max_attempts": 0}, **fs.config_kwargs}
+
+
+def _size(fs: Any, path: str) -> int:
+    fs.invalidate_cache(path)
+    info = fs.info(path)
+    if info.get("type") == "directory":
+        raise FileNotFoundError(f"{path} is a directory")
+    nbytes = info.get("size")
+    if not isinstance(nbytes, int):
+        raise StorageError(
+            f"{public_url(path)}: the server does not tell its size, which is needed to read it safely"
+        )
+    return nbytes
+
+
+def _check_stored(found: int, expected: int) -> None:
+    """B075: a throttled upload can leave an empty file without an error. An upload again may help."""
+    if found != expected:
+        raise ConnectionError(f"the target stored {found} bytes of {expected}")
+
+
+class _Window:
+    """The bytes [position, stop) that one call reads, as large as the link's speed allows."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.position = begin
+        self.pieces: dict[int, bytes] = {}
+        self._end = end
+        self._next_nbytes = _WINDOW_NBYTES
+        self.stop = min(end, begin + _WINDOW_NBYTES)
+
+    def shrink(self) -> None:
+        """Ask for little next time: a slow link is not a dead one."""
+        self.pieces.clear()
+        self.stop = min(self._end, self.position + _SMALLEST_WINDOW_NBYTES)
+
+    def measure(self, seconds: float, limit_s: float) -> None:
+        """Make the next window one that arrives in a quarter of the time limit."""
+        rate = (self.stop - self.position) / max(seconds, 1e-3)
+        self._next_nbytes = int(min(_WINDOW_NBYTES, max(_SMALLEST_WINDOW_NBYTES, rate * limit_s / 4)))
+
+    def advance(self) -> None:
+        """Go on to the next window."""
+        self.pieces.clear()
+        self.position = self.stop
+        self.stop = min(self._end, self.position + self._next_nbytes)
+
+
+def _read_pieces(
+    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int]
+) -> tuple[dict[int, bytes], Exception | None]:
+    """Read the pieces of [begin, end) that are not in ``have``, the last one up to ``probed_end``.
+
+    Returns the pieces that came, by offset, and the first error: what came is kept for the next try.
+    """
+    offsets = [offset for offset in range(begin, end, _PIECE_NBYTES) if offset not in have]
+    stops = [min(end, offset + _PIECE_NBYTES) for offset in offsets]
+    asked = [probed_end if stop == end else stop for stop in stops]
+    answers = fs.cat_ranges([path] * len(offsets), offsets, asked, on_error="return")
+    pieces: dict[int, bytes] = {}
+    failed: Exception | None = None
+    for offset, stop, answer in zip(offsets, stops, answers, strict=True):
+        if isinstance(answer, Exception):
+            failed = failed or answer
+        elif len(answer) == stop - offset:
+            pieces[offset] = bytes(answer)
+        else:
+            nbytes = _size(fs, path)
+            if nbytes < stop or (probed_end > end and nbytes != end):
+                check_size(nbytes, end, f"read {public_url(path)}")
+            if len(answer) == nbytes:  # a server that ignores ranges sends everything
+                pieces[offset] = bytes(answer[offset:stop])
+            else:
+                failed = failed or ConnectionError(f"got {len(answer)} bytes of {stop - offset} at {offset}")
+    return pieces, failed
+
+
+def _below(name: str, root: str) -> str:
+    bare_root = root.lstrip("/")
+    bare = name.lstrip("/")
+    return bare[len(bare_root) :] if bare.startswith(bare_root) else ""

@@ -1,0 +1,49 @@
+"""Keeping credentials out of URLs and messages that people see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY_VALUE = re.compile(r"([?&;][^=&#\s]*=)[^&#\s]+")
+_SECRET_NAME = re.compile(r"key|secret|token|pass|cred|sas|sig|auth|connection_string|header", re.IGNORECASE)
+
+
+def public_url(url: str) -> str:
+    """Show ``url`` without user name, password and the values of its query."""
+    return _QUERY_VALUE.sub(r"\1***", _USERINFO.sub("", url))
+
+
+class Redactor:
+    """Replaces the secrets of one URL and its storage options in any text."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
+        found = {secret for secret in _secrets(storage_options, named=False) if len(secret) >= 3}
+        for match in _USERINFO.finditer(url):
+            for part in match.group()[:-1].split(":"):
+                found.update(secret for secret in (part, unquote(part)) if len(secret) >= 3)
+        for match in _QUERY_VALUE.finditer(url):
+            value = match.group().partition("=")[2]
+            found.update(secret for secret in (value, unquote(value)) if len(secret) >= 3)
+        self._secrets = sorted(found, key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _USERINFO.sub("", text)
+
+
+def _secrets(value: Any, *, named: bool) -> Iterator[str]:
+    """Yield every string below a name that sounds like a credential."""
+    if isinstance(value, str):
+        if named:
+            yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _secrets(inner, named=named or bool(_SECRET_NAME.search(str(name))))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for inner in value:
+            yield from _secrets(inner, named=named)
