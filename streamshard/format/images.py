@@ -1,0 +1,285 @@
+"""Images. What is stored is the bytes of the source file wherever there is one; pixels are decoded on reading.
+
+    jpeg, png                      the file
+    pil                            u32 width, u32 height, u32 length of mode, mode, raw pixels
+    jpeg_array (or jpegarray)      u32 n, u32 size[n], files                 n >= 1
+    list[jpeg|png|pil]             u32 0, u32 n, u32 size[n], values         n >= 0
+
+A ``jpeg`` column may hold image files of any format, since its decoder opens by content; ``png`` holds PNG only.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamshard.errors import FormatError, MissingDependencyError, SampleError
+from streamshard.format.encodings import Encoding, type_name
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+# (offset, magic, format): enough to know a file without decoding it; Pillow is asked about the rest.
+_MAGIC = (
+    (0, b"\xff\xd8\xff", "JPEG"),
+    (0, _PNG_MAGIC, "PNG"),
+    (0, b"GIF87a", "GIF"),
+    (0, b"GIF89a", "GIF"),
+    (8, b"WEBP", "WEBP"),
+)
+_PIL_HEAD = struct.Struct("<III")
+_PIL_BITS = {
+    "1": 1,
+    "L": 8,
+    "P": 8,
+    "LA": 16,
+    "La": 16,
+    "PA": 16,
+    "I;16": 16,
+    "I;16L": 16,
+    "I;16B": 16,
+    "I;16N": 16,
+}
+_PIL_BITS |= dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 24)
+_PIL_BITS |= dict.fromkeys(("RGBA", "RGBX", "RGBa", "CMYK", "I", "F"), 32)
+
+
+def sniff_format(content: bytes) -> str | None:
+    """Name an image file's format (``"JPEG"``, ``"PNG"``, ...) by its first bytes, or None for no image."""
+    for begin, magic, name in _MAGIC:
+        if content[begin : begin + len(magic)] == magic:
+            return name
+    image_module = _pillow()
+    try:
+        with image_module.open(io.BytesIO(content)) as image:
+            return image.format
+    except Exception:  # noqa: BLE001 Pillow's plugins raise anything on bytes that are not theirs: no image
+        return None
+
+
+def open_image(content: bytes | memoryview) -> Image.Image:
+    """Decode a whole image file.
+
+    Raises:
+        FormatError: not an image, truncated, or so large that Pillow refuses it.
+    """
+    image_module = _pillow()
+    try:
+        image = image_module.open(io.BytesIO(content))
+        image.load()
+    except Exception as error:  # Pillow's decoders raise many classes on broken files
+        raise FormatError(
+            f"an image of {len(content)} bytes that cannot be decoded ({type(error).__name__}: {error})"
+        ) from error
+    return image
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("images need Pillow; install it with: pip install pillow") from error
+    return Image
+
+
+def _source_bytes(image: ImageFile.ImageFile, formats: tuple[str, ...]) -> bytes | None:
+    """Give the file an image was opened from if it still says what the image shows, else None."""
+    if image.format not in formats:
+        return None
+    content = _reread(image)
+    if not content:
+        return None
+    try:
+        with _pillow().open(io.BytesIO(content)) as source:
+            if (source.format, source.mode, source.size) != (image.format, image.mode, image.size):
+                return None
+            if image.tile:  # not decoded yet: the pixels are the file's unless draft() or seek() chose others
+                return content if source.tile == image.tile else None
+            source.load()
+            # Changed in place since it was opened, or the file was replaced: the pixels are what counts.
+            same = (
+                source.getpalette() == image.getpalette()
+                and source.info.get("transparency") == image.info.get("transparency")
+                and source.tobytes() == image.tobytes()
+            )
+    except Exception:  # noqa: BLE001 a file that no longer opens is not the source; the pixels get saved
+        return None
+    return content if same else None
+
+
+def _reread(image: ImageFile.ImageFile) -> bytes:
+    file = getattr(image, "fp", None)
+    try:
+        if file is not None and not file.closed and file.seekable():
+            place = file.tell()
+            file.seek(0)
+            content: bytes = file.read()
+            file.seek(place)
+            return content
+        filename = getattr(image, "filename", "")
+        if filename:
+            return Path(filename if isinstance(filename, str) else filename.decode()).read_bytes()
+    except (OSError, ValueError, AttributeError, UnicodeDecodeError):
+        return b""
+    return b""
+
+
+class FileImageEncoding(Encoding):
+    """``jpeg`` and ``png``: an image file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._save_as = name.upper()
+        # An MPO is a JPEG with further pictures behind the first.
+        self._verbatim = ("JPEG", "MPO") if name == "jpeg" else ("PNG",)
+
+    def encode(self, value: Any) -> bytes:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._check_file(bytes(value))
+        image_module = _pillow()
+        if not isinstance(value, image_module.Image):
+            raise SampleError(f"expected the bytes of an image file or a PIL image, found {type_name(value)}")
+        content = _source_bytes(value, self._verbatim) if hasattr(value, "tile") else None
+        if content is not None:
+            return content
+        out = io.BytesIO()
+        try:
+            value.save(out, format=self._save_as)
+        except (OSError, ValueError, KeyError) as error:
+            raise SampleError(
+                f"a PIL image of mode {value.mode} cannot be saved as {self._save_as} ({error}); "
+                "pass the bytes of the image file, or convert the image"
+            ) from error
+        return out.getvalue()
+
+    def _check_file(self, content: bytes) -> bytes:
+        if not content:
+            raise SampleError("0 bytes given as an image: an empty file")
+        found = sniff_format(content)
+        if found is None:
+            raise SampleError(f"bytes that are not a readable image (they begin with {content[:12]!r})")
+        if self.name == "png" and found != "PNG":
+            raise SampleError(
+                f"expected a PNG file, found {found}; a jpeg column takes image files of any format"
+            )
+        return content
+
+    def decode(self, payload: bytes | memoryview) -> Image.Image:
+        return open_image(payload)
+
+    def stored(self, payload: bytes | memoryview) -> bytes:
+        return bytes(payload)
+
+
+class RawImageEncoding(Encoding):
+    """``pil``: size, mode and uncompressed pixels."""
+
+    name = "pil"
+
+    def encode(self, value: Any) -> bytes:
+        image_module = _pillow()
+        if not isinstance(value, image_module.Image):
+            raise SampleError(f"expected a PIL image, found {type_name(value)}")
+        if value.mode in ("P", "PA"):
+            raise SampleError(
+                f"a PIL image of mode {value.mode} would lose its palette in a pil column; "
+                "use a png column, or image.convert('RGB') or 'RGBA'"
+            )
+        mode = value.mode.encode()
+        return _PIL_HEAD.pack(*value.size, len(mode)) + mode + value.tobytes()
+
+    def decode(self, payload: bytes | memoryview) -> Image.Image:
+        if len(payload) < _PIL_HEAD.size:
+            raise FormatError(f"a raw image of {len(payload)} bytes: its header takes {_PIL_HEAD.size}")
+        width, height, mode_nbytes = _PIL_HEAD.unpack_from(payload)
+        begin = _PIL_HEAD.size + mode_nbytes
+        mode = bytes(payload[_PIL_HEAD.size : begin][:16]).decode("ascii", "replace")
+        bits = _PIL_BITS.get(mode)
+        if bits is None or mode_nbytes != len(mode):
+            raise FormatError(f"a raw image of unknown mode {mode!r}")
+        wanted = (width * bits + 7) // 8 * height
+        # Size against bytes before Pillow allocates width x height.
+        if len(payload) - begin != wanted:
+            raise FormatError(
+                f"a raw image of {width} x {height} in mode {mode} takes {wanted} bytes, found {len(payload) - begin}"
+            )
+        try:
+            image: Image.Image = _pillow().frombytes(mode, (width, height), bytes(payload[begin:]))
+        except (ValueError, OSError, MemoryError) as error:
+            raise FormatError(f"a raw image of {width} x {height} in mode {mode}: {error}") from error
+        return image
+
+    def stored(self, payload: bytes | memoryview) -> bytes:
+        return bytes(payload)
+
+
+class ImageListEncoding(Encoding):
+    """Several images in one value, in order."""
+
+    def __init__(self, name: str, item: Encoding, *, reserved: bool) -> None:
+        self.name = name
+        self._item = item
+        self._reserved = reserved  # list[...] has a u32 0 in front, and may be empty
+
+    def encode(self, value: Any) -> bytes:
+        if (
+            isinstance(value, (str, bytes, bytearray))
+            or not hasattr(value, "__len__")
+            or not hasattr(value, "__iter__")
+        ):
+            raise SampleError(f"expected a list of images, found {type_name(value)}")
+        if not len(value) and not self._reserved:
+            raise SampleError(
+                f"an empty list: mosaicml-streaming can write it as {self.name} but not read it; use list[jpeg]"
+            )
+        parts = []
+        for place, item in enumerate(value):
+            try:
+                parts.append(self._item.encode(item))
+            except SampleError as error:
+                raise SampleError(f"image {place} of {len(value)}: {error}") from error
+        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+        if sizes.size and sizes.max() >= 2**32:
+            raise SampleError("an image of 4 GiB or more cannot be stored")
+        words = ([0] if self._reserved else []) + [len(parts)]
+        return b"".join([np.array(words, "<u4").tobytes(), sizes.astype("<u4").tobytes(), *parts])
+
+    def decode(self, payload: bytes | memoryview) -> list[Any]:
+        return [self._item.decode(part) for part in self._parts(payload)]
+
+    def stored(self, payload: bytes | memoryview) -> list[bytes]:
+        return [bytes(part) for part in self._parts(payload)]
+
+    def _parts(self, payload: bytes | memoryview) -> list[memoryview]:
+        view = memoryview(payload)
+        head = 8 if self._reserved else 4
+        if len(view) < head:
+            raise FormatError(f"{self.name} of {len(view)} bytes: its header takes {head}")
+        if self._reserved and view[:4] != b"\0\0\0\0":
+            raise FormatError(f"{self.name} whose reserved word is {bytes(view[:4])!r}, expected zeros")
+        count = int(np.frombuffer(view, "<u4", 1, head - 4)[0])
+        begin = head + 4 * count
+        if begin > len(view):
+            raise FormatError(f"{self.name} of {len(view)} bytes says it holds {count} images")
+        ends = begin + np.frombuffer(view, "<u4", count, head).cumsum(dtype=np.int64)
+        total = int(ends[-1]) if count else begin
+        if total != len(view):
+            raise FormatError(f"{self.name} of {len(view)} bytes whose {count} images end at {total}")
+        begins = [begin, *ends[:-1].tolist()] if count else []
+        return [view[a:b] for a, b in zip(begins, ends.tolist(), strict=True)]
+
+
+def build_image_encoding(name: str) -> Encoding:
+    """Make one of the image encodings by name."""
+    if name in ("jpeg", "png"):
+        return FileImageEncoding(name)
+    if name == "pil":
+        return RawImageEncoding()
+    if name.startswith("list["):
+        return ImageListEncoding(name, build_image_encoding(name[5:-1]), reserved=True)
+    return ImageListEncoding(name, FileImageEncoding("jpeg"), reserved=False)
