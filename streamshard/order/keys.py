@@ -22,8 +22,6 @@ BLOCK_SAMPLES = 5  # samples of a block, per pass
 WHOLE_PASS = 6  # shuffle="full"
 LABELS = 7  # batching_method="random"
 
-_LOW = 0xFFFFFFFF
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -48,6 +46,7 @@ class Key:
     def words(self, count: int) -> NDArray[np.uint64]:
         """Give the first ``count`` 64-bit random words of this key, shape (count,)."""
         parts = (self.use, self.seed, self.stream, self.turn, self.place, self.item)
-        entropy = np.array([word for part in parts for word in (part & _LOW, part >> 32)], dtype=np.uint32)
+        # As little-endian bytes a 64-bit integer is its low word, then its high word.
+        entropy = np.array(parts, dtype="<u8").view("<u4")
         words: NDArray[np.uint64] = np.random.Philox(entropy).random_raw(count)
         return words

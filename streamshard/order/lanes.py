@@ -22,7 +22,7 @@ def default_lanes(num_shards: int) -> int:
 
 
 def default_window(lanes: int, samples: int = 1, all_samples: int = 1) -> int:
-    """Give the shards live at once in a lane of a stream that has ``samples`` of an epoch's ``all_samples``."""
+    """Give the shards live at once in a lane of a stream that has ``samples`` of ``all_samples`` an epoch."""
     return max(2, LIVE_SHARDS * samples // (max(1, all_samples) * lanes))
 
 

@@ -108,6 +108,7 @@ class LanePass(abc.ABC):
         self._ends = np.cumsum(counts)
         self._samples_key = samples_key
         self._block_key = block_key
+        self._block = -1
         self._begin = 0
         self._held: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
@@ -138,22 +139,24 @@ class LanePass(abc.ABC):
         """Compute a block's sample ids in their order."""
 
     def rows(self, begin: int, end: int) -> list[NDArray[np.int64]]:
-        """Give the sample ids of rows begin … end-1 (0 <= begin < end <= num_samples) as arrays to be joined.
-
-        The arrays may be views of the held block: read them before the next call, do not write.
-        """
+        """Give the sample ids of rows begin … end-1 (0 <= begin < end <= num_samples) as arrays to be joined."""
         parts: list[NDArray[np.int64]] = []
         while begin < end:
             held_end = self._begin + self._held.size
-            if not self._begin <= begin < held_end:
+            if begin == held_end:  # going on to the next block needs no search
+                self._hold(self._block + 1, held_end)
+            elif not self._begin <= begin < held_end:
                 block = self.block_of(begin)
-                self._held = self._samples(block)
-                self._begin = self.block_begin(block)
-                held_end = self._begin + self._held.size
-            stop = min(end, held_end)
-            parts.append(self._held[begin - self._begin : stop - self._begin])
-            begin = stop
+                self._hold(block, self.block_begin(block))
+            else:
+                stop = min(end, held_end)
+                parts.append(self._held[begin - self._begin : stop - self._begin])
+                begin = stop
         return parts
+
+    def _hold(self, block: int, begin: int) -> None:
+        self._held = self._samples(block)
+        self._block, self._begin = block, begin
 
     def piece_span(self, piece: int) -> tuple[int, int]:
         """Give the first sample id and the number of samples of a piece, numbered in this pass's order."""
@@ -221,7 +224,7 @@ class _BlockPass(LanePass):
 
 
 class _SlidingPass(LanePass):
-    """Part j of piece t is in row block t+j; the first ``window`` row blocks are one block, as are the last."""
+    """Part j of piece t is in row block t+j; the first ``window`` row blocks are one block, and the last."""
 
     def __init__(
         self,
@@ -280,18 +283,18 @@ class _SlidingPass(LanePass):
         pieces = self.block_pieces(block)
         first = 0 if block == 0 else block + self._window - 1
         last = self._counts.size + self._window - 1 if block == self.num_blocks - 1 else block + self._window
-        numbers = np.arange(pieces.start, pieces.stop, dtype=np.int64)
-        begins = self._part_begins(np.maximum(first - numbers, 0), pieces.start, pieces.stop).tolist()
-        ends = self._part_begins(np.minimum(last - numbers, self._window), pieces.start, pieces.stop).tolist()
         live: dict[int, NDArray[np.uint16] | Bijection] = {}
         parts = []
-        for piece, begin, end in zip(pieces, begins, ends, strict=True):
+        for piece in pieces:
+            piece_begin, count = self.piece_span(piece)
+            begin = max(first - piece, 0) * count // self._window
+            end = min(last - piece, self._window) * count // self._window
             walk = self._live.get(piece)
             if walk is None:
                 walk = self._piece_walk(piece)
             live[piece] = walk
             part = walk.span(begin, end) if isinstance(walk, Bijection) else walk[begin:end].astype(np.int64)
-            parts.append(part + self._begins[piece])
+            parts.append(part + piece_begin)
         self._live = live
         samples = np.concatenate(parts)
         return samples[permutation(self._key(self._block_key, block), samples.size)]
