@@ -1,0 +1,94 @@
+"""``streamshard verify``: everything that is wrong with a dataset."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamshard._sizes import format_bytes
+from streamshard.cli._errors import NamedErrorCommand
+from streamshard.cli._options import json_option, split_option, storage_option
+from streamshard.cli._text import say
+
+if TYPE_CHECKING:
+    from streamshard.read.report import Report
+
+
+@click.command("verify", cls=NamedErrorCommand)
+@click.argument("dataset")
+@click.option("--no-decode", is_flag=True, help="Do not decode the samples.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option("--allow-unsafe-types", is_flag=True, help="Decode pkl columns too; this can run code in them.")
+@split_option
+@storage_option
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    dataset: str,
+    no_decode: bool,
+    workers: int,
+    allow_unsafe_types: bool,
+    split: str | None,
+    storage_options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Check every shard at DATASET, a directory or URL, and list every problem.
+
+    Checked: index, presence and size of files, all hashes in the index, decompression, shard headers and
+    offsets, and each sample. Exit 0 if all is well, 1 if anything is not.
+    """
+    from streamshard.read.verify import verify_dataset
+
+    with _progress() as progress:
+        report = verify_dataset(
+            dataset,
+            split=split,
+            decode=not no_decode,
+            workers=workers,
+            allow_unsafe_types=allow_unsafe_types,
+            storage_options=storage_options,
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+    else:
+        _print(report)
+    ctx.exit(0 if report.ok else 1)
+
+
+def _print(report: Report) -> None:
+    for problem in report.problems:
+        say(f"problem: {problem.message}")
+    for note in report.notes:
+        say(f"note: {note}")
+    unhashed = f", {report.unhashed_files:,} without any hash" if report.unhashed_files else ""
+    say(
+        f"{report.source}: {len(report.problems):,} problems in {report.num_shards:,} shards, "
+        f"{report.num_samples:,} samples ({report.decoded_samples:,} decoded), "
+        f"{format_bytes(report.nbytes)}; {report.hashed_files:,} files hashed{unhashed}"
+    )
+    if report.ok:
+        say("ok")
+
+
+class _progress:  # noqa: N801 used like a function
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __enter__(self) -> Any:
+        self._bar: Any = None
+        return self._show if sys.stderr.isatty() else None
+
+    def _show(self, done: int, total: int) -> None:
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit=" shards", file=sys.stderr, leave=False)
+        self._bar.update(done - self._bar.n)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

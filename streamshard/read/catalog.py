@@ -1,0 +1,122 @@
+"""From a dataset's place to its parsed index, and from an index entry to a file that the cache can fetch."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamshard.errors import BlobNotFoundError, ChecksumError
+from streamshard.format.hashing import check_hash_name, hash_file, known_hashes
+from streamshard.format.index import INDEX_BASENAME, parse_index
+from streamshard.read.inflate import inflate_shard
+from streamshard.read.keys import key_in
+from streamshard.read.missing import explain_missing_index
+
+if TYPE_CHECKING:
+    from streamshard.format.index import FileInfo, Index, ShardInfo
+    from streamshard.storage.cache import Blob
+    from streamshard.storage.store import Store
+
+# A hundred thousand shards of twenty columns take some 100 MB of JSON; a file beyond this is no index.
+MAX_INDEX_NBYTES = 512 << 20
+# One hash is enough to find damage, so the quickest of those in the index is computed; others come after
+# these.
+_QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")
+
+
+def load_index(store: Store, *, split: str | None = None) -> tuple[Index, str]:
+    """Read and check ``index.json`` and return it with the digest of its bytes (32 hex digits).
+
+    Raises:
+        BlobNotFoundError: there is none; the message says what is there instead and what to do.
+        FormatError: it is malformed.
+        StorageError: the place cannot be read, or the file has more than 512 MiB.
+    """
+    key = key_in(split, INDEX_BASENAME)
+    source = f"{store.url.rstrip('/')}/{key}"
+    try:
+        text = store.read(key, limit=MAX_INDEX_NBYTES)
+    except BlobNotFoundError as error:
+        raise BlobNotFoundError(explain_missing_index(store, split, source)) from error
+    return parse_index(text, source=source), hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def shard_blob(
+    info: ShardInfo,
+    *,
+    split: str | None = None,
+    validate_hash: str | bool | None = None,
+    keep_zip: bool = False,
+) -> Blob:
+    """Describe the raw file of a shard as something to fetch, check and unpack.
+
+    Args:
+        info: the shard's index entry.
+        split: sub-directory of both the store and the cache.
+        validate_hash: a hash name; ``None`` or ``True`` for the quickest one that the index has, if any;
+            ``False`` for none.
+        keep_zip: keep the compressed file beside the raw one.
+
+    Raises:
+        ValueError: ``validate_hash`` is unknown or not in the index of this shard.
+    """
+    from streamshard.storage.cache import Blob
+
+    check = _check_of(info, info.raw, validate_hash)
+    name = key_in(split, info.raw.basename)
+    if info.compressed is None:
+        return Blob(
+            name=name, nbytes=info.raw.nbytes, source=name, source_nbytes=info.raw.nbytes, check=check
+        )
+    return Blob(
+        name=name,
+        nbytes=info.raw.nbytes,
+        source=key_in(split, info.compressed.basename),
+        source_nbytes=info.compressed.nbytes,
+        check_source=_check_of(info, info.compressed, validate_hash),
+        unpack=partial(unpack_shard, info=info),
+        check=check,
+        keep_source=keep_zip,
+    )
+
+
+def _check_of(info: ShardInfo, file: FileInfo, validate_hash: str | bool | None) -> partial[None] | None:
+    if validate_hash is False:
+        return None
+    if isinstance(validate_hash, str):
+        algorithm = check_hash_name(validate_hash)
+        if algorithm not in file.hashes:
+            raise ValueError(
+                f"validate_hash={validate_hash!r}: the index has no such hash of {file.basename!r}; "
+                f"it has {', '.join(sorted(file.hashes)) or 'none'}"
+            )
+    else:
+        known = [name for name in file.hashes if name in known_hashes()]
+        if not known:
+            return None
+        algorithm = min(known, key=_slowness)
+    return partial(check_file, shard=file.basename, algorithm=algorithm, expected=file.hashes[algorithm])
+
+
+def _slowness(algorithm: str) -> tuple[int, str]:
+    place = _QUICKEST_FIRST.index(algorithm) if algorithm in _QUICKEST_FIRST else len(_QUICKEST_FIRST)
+    return place, algorithm
+
+
+def check_file(path: Path, *, shard: str, algorithm: str, expected: str) -> None:
+    """Compare a file with its hash in the index. Raises ChecksumError with both values."""
+    with path.open("rb") as file:
+        actual = hash_file(algorithm, file)
+    if actual != expected.lower():
+        raise ChecksumError(
+            f"shard {shard!r}: {algorithm} of {path} is {actual}, the index says {expected}; "
+            "the file was damaged or is another one: fetch it again, or rewrite the dataset"
+        )
+
+
+def unpack_shard(source: Path, target: Path, *, info: ShardInfo) -> None:
+    """Decompress a shard file into ``target``; raises as ``inflate_shard``."""
+    with target.open("wb") as raw:
+        inflate_shard(source, raw, info)

@@ -1,0 +1,126 @@
+"""One open shard file of a known size: reads that are exact or a named error, and a guarded map."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import weakref
+from pathlib import Path
+
+from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
+from streamshard.read.disks import is_local_device
+
+
+class RawFile:
+    """A regular file that must have exactly ``nbytes`` bytes when opened, and still when read.
+
+    ``read`` uses ``pread``: no shared file position, so threads and forked processes may share one object.
+    The descriptor is closed by ``close()`` or when the last reference goes.
+
+    Args:
+        path: the file; or, with ``descriptor``, only its name for messages.
+        nbytes: size that the index states.
+        shard: name used in messages.
+        descriptor: an open file to own in place of opening ``path``.
+
+    Raises:
+        BlobNotFoundError: no such file.
+        AccessDeniedError: not readable.
+        StorageError: not a regular file, or the operating system refused otherwise.
+        FormatError: another size than ``nbytes``.
+    """
+
+    def __init__(self, path: Path, nbytes: int, *, shard: str, descriptor: int | None = None) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self._shard = shard
+        self._fd = open_regular(path, shard=shard) if descriptor is None else descriptor
+        self._close = weakref.finalize(self, os.close, self._fd)
+        self._map: mmap.mmap | None = None
+        status = os.fstat(self._fd)
+        if status.st_size != nbytes:
+            self.close()
+            raise FormatError(
+                f"shard {shard!r}: index says {nbytes:,} bytes, file {path} has {status.st_size:,}; "
+                "it is cut, or index and shard are of different datasets: copy the shard again or rewrite it"
+            )
+        self.is_local = is_local_device(status.st_dev)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return bytes [begin, end). Raises FormatError when the file has become shorter than that."""
+        try:
+            piece = os.pread(self._fd, end - begin, begin)
+            if len(piece) == end - begin:
+                return piece
+            return self._read_on(piece, begin, end)
+        except OSError as error:
+            raise StorageError(f"shard {self._shard!r}: cannot read {self.path}: {error.strerror}") from error
+
+    def _read_on(self, piece: bytes, begin: int, end: int) -> bytes:
+        # One call gives at most 2,147,479,552 bytes on Linux, and fewer after a signal: ask until it is all
+        # there.
+        pieces, at = [piece], begin + len(piece)
+        while piece and at < end:
+            piece = os.pread(self._fd, end - at, at)
+            pieces.append(piece)
+            at += len(piece)
+        if at != end:
+            raise self._cut(os.fstat(self._fd).st_size)
+        return b"".join(pieces)
+
+    def mapped(self) -> memoryview:
+        """Return the file as a map, its size checked at this very moment.
+
+        Raises:
+            FormatError: the file was cut since it was opened, so that touching the map would be SIGBUS.
+        """
+        if self._map is None:
+            try:
+                self._map = mmap.mmap(self._fd, self.nbytes, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise self._cut(os.fstat(self._fd).st_size) from error
+        nbytes = self._map.size()
+        if nbytes < self.nbytes:
+            raise self._cut(nbytes)
+        return memoryview(self._map)
+
+    def close(self) -> None:
+        """Close the descriptors; a second call does nothing."""
+        self._close()
+        mapping, self._map = self._map, None
+        if mapping is not None:
+            # Arrays that still look into the map keep it alive; it goes with the last of them.
+            with contextlib.suppress(BufferError):
+                mapping.close()
+
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
+    def _cut(self, nbytes: int) -> FormatError:
+        return FormatError(
+            f"shard {self._shard!r}: index says {self.nbytes:,} bytes, file {self.path} now has {nbytes:,}; "
+            "it was cut or replaced while it was being read: nothing may write into a dataset that is in use"
+        )
+
+
+def open_regular(path: Path, *, shard: str) -> int:
+    """Open ``path`` for reading and return its descriptor. Raises as ``RawFile`` does."""
+    try:
+        # O_NONBLOCK: a FIFO under the name of a shard must not hang the reader.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise BlobNotFoundError(
+            f"shard {shard!r}: no file {path}, but the index lists it; "
+            "the dataset is incomplete: copy that file again or rewrite the dataset"
+        ) from None
+    except PermissionError as error:
+        raise AccessDeniedError(f"shard {shard!r}: no permission to read {path}") from error
+    except OSError as error:
+        raise StorageError(f"shard {shard!r}: cannot open {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StorageError(f"shard {shard!r}: {path} is not a regular file")
+    return fd

@@ -1,0 +1,60 @@
+"""Which samples an index expression means: int, slice, mask, or integers in any nesting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def parse_selection(at: Any, num_samples: int) -> NDArray[np.int64]:
+    """Turn a slice, mask, or (nested) sequence or array of ints into sample ids in [0, num_samples).
+
+    The result has the shape of the integers given; a slice or a mask gives shape (n,).
+
+    Raises:
+        IndexError: an id outside [-num_samples, num_samples), or a mask of another length.
+        TypeError: something else.
+    """
+    if isinstance(at, slice):
+        return np.arange(*at.indices(num_samples), dtype=np.int64)
+    if not isinstance(at, (np.ndarray, list, tuple, range)):
+        _refuse(at)
+    try:
+        array = np.asarray(at)
+    except ValueError as error:  # lists of unequal length
+        raise TypeError(f"samples are selected by arrays of one shape: {error}") from error
+    if array.dtype == np.bool_:
+        if array.shape != (num_samples,):
+            raise IndexError(f"a boolean mask of shape {array.shape} for {num_samples:,} samples")
+        return np.flatnonzero(array).astype(np.int64)
+    if array.size == 0:
+        return np.zeros(array.shape, np.int64)
+    if array.dtype == np.object_ and all(isinstance(item, int) for item in array.flat):
+        raise IndexError(f"samples {array.min()} to {array.max()} of {num_samples:,}")
+    if array.dtype.kind not in "iu":
+        _refuse(at)
+    low, high = int(array.min()), int(array.max())
+    if low < -num_samples or high >= num_samples:
+        wrong = low if low < -num_samples else high
+        raise IndexError(out_of_range(wrong, num_samples))
+    ids = array.astype(np.int64)
+    return np.where(ids < 0, ids + num_samples, ids) if low < 0 else ids
+
+
+def out_of_range(at: int, num_samples: int) -> str:
+    if not num_samples:
+        return f"sample {at}: the dataset is empty"
+    return (
+        f"sample {at}: the dataset has {num_samples:,} samples, so from {-num_samples} to {num_samples - 1}"
+    )
+
+
+def _refuse(at: Any) -> NoReturn:
+    raise TypeError(
+        "samples are selected by an int, a slice, a boolean mask, or a list or array of ints, "
+        f"not {type(at).__name__}"
+    )
