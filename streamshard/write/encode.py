@@ -1,0 +1,56 @@
+"""One shard from its samples: packed, hashed, compressed, published. The same bytes for every caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from streamshard.format.compression import parse_compression
+from streamshard.format.hashing import hash_buffers
+from streamshard.format.index import FileInfo, ShardInfo
+from streamshard.format.schema import Schema
+from streamshard.format.shard import config_text, pack_shard
+from streamshard.write.publish import publish_file
+
+
+def shard_basename(shard: int) -> str:
+    """Give the file name of a raw shard by its number."""
+    return f"shard.{shard:05}.mds"
+
+
+def write_shard(
+    directory: Path,
+    basename: str,
+    schema: Schema,
+    samples: Sequence[bytes],
+    *,
+    compression: str | None,
+    hashes: Sequence[str],
+    size_limit: int | None,
+) -> ShardInfo:
+    """Publish one shard in ``directory`` and describe it as its entry in the index does.
+
+    Args:
+        basename: name of the raw file; a compressed shard gets its algorithm's suffix, and no raw file.
+        samples: encoded samples, see :meth:`Schema.encode_sample`. Not copied unless compressed.
+        compression: ``"zstd:3"`` and the like, or None.
+        hashes: hash names, sorted.
+
+    Raises:
+        ShardTooLargeError: 4 GiB or more.
+        StorageError: the file could not be written.
+    """
+    config = config_text(schema, compression=compression, hashes=hashes, size_limit=size_limit)
+    buffers: list[bytes | memoryview] = pack_shard(samples, config)
+    raw = _describe(basename, buffers, hashes)
+    compressed = None
+    codec = parse_compression(compression)
+    if codec is not None:
+        buffers = [codec.compress(b"".join(buffers))]
+        compressed = _describe(basename + codec.suffix, buffers, hashes)
+    publish_file(directory, (compressed or raw).basename, buffers)
+    return ShardInfo(schema, compression, tuple(hashes), raw, compressed, len(samples), size_limit)
+
+
+def _describe(basename: str, buffers: Sequence[bytes | memoryview], hashes: Iterable[str]) -> FileInfo:
+    return FileInfo(basename, sum(map(len, buffers)), {name: hash_buffers(name, buffers) for name in hashes})

@@ -1,0 +1,32 @@
+"""A file appears under its name complete and on the disk, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from streamshard.errors import StorageError
+from streamshard.storage.store import replacing
+
+
+def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryview]) -> None:
+    """Write buffers one after another to ``directory / name``.
+
+    Temporary name, write, fsync, rename, fsync of the directory: a reader, a crash or a kill at any moment
+    finds the whole file, the one that was there before, or none.
+
+    Args:
+        name: path below ``directory``; its folders are made.
+
+    Raises:
+        StorageError: the file could not be written (disk full, not permitted); names the file.
+    """
+    path = directory / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durable=True) as temporary, temporary.open("xb") as file:
+            for buffer in buffers:
+                file.write(buffer)
+            file.flush()
+    except OSError as error:
+        raise StorageError(f"{path}: could not be written: {error.strerror or error}") from error

@@ -1,0 +1,334 @@
+"""MDSWriter: samples in, shards and index out.
+
+write(sample) ─► encode ─► fill a shard ─► (thread) pack, hash, compress, publish ─► (threads) upload
+finish()      ─► last shard, wait for all, index.json last
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from streamshard.errors import SampleError, StreamshardError
+from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
+from streamshard.format.schema import Schema
+from streamshard.format.shard import ShardCutter, config_text
+from streamshard.write.destination import refuse_or_clear
+from streamshard.write.encode import shard_basename, write_shard
+from streamshard.write.options import DEFAULT_SIZE_LIMIT, ShardOptions, check_count
+from streamshard.write.publish import publish_file
+from streamshard.write.upload import Uploader
+
+if TYPE_CHECKING:
+    from streamshard.storage.store import Store
+
+# A shard up to this size is published while the next one fills, so that two are in memory; of larger ones
+# only one is, and write() waits.
+_OVERLAP_NBYTES = 1 << 27
+
+
+class MDSWriter:
+    """Writes a dataset in MDS version 2. Not for use by several threads at once.
+
+    As a context manager it finishes the dataset at the end of the block. After an exception in the block, or
+    a failure of its own, nothing is published: what was written is removed again, here and at the remote place.
+    ``index.json`` appears last, so that there is either a complete dataset or none.
+
+    Memory: one shard being filled, and one being published if it has at most 128 MiB (twice that while it is
+    compressed).
+
+    Args:
+        columns: column name -> encoding, e.g. ``{"image": "jpeg", "label": "int"}``.
+        out: a directory; a URL (shards pass through a temporary directory); or a pair (directory, URL).
+        keep_local: keep the files in the directory of a pair after their upload.
+        compression: ``"zstd"``, ``"zstd:7"``, ``"gz"``, ``"bz2"``, ``"br"`` or ``"snappy"``, or None.
+        hashes: hashes of every file to put into the index, in any order; None for ``["xxh64"]``, ``[]`` for none.
+        size_limit: target size of a shard, ``"64mb"`` (1024-based) or bytes below 2**32. A shard is cut before
+            the sample that would pass it; one sample larger than the limit gets a shard of its own. None: cut
+            only before 4 GiB, which needs that much memory.
+        exist_ok: replace a dataset that is there. Only its files are removed, others stay. False: a place that
+            is not empty is refused.
+        storage_options: passed to the file system of a URL.
+        progress_bar: show uploads on stderr.
+        max_workers: upload threads; None for min(32, CPUs + 4).
+        retry: further tries of a failed upload, after the first one.
+        samples_per_shard: cut a shard at this number of samples too.
+
+    Raises:
+        ValueError: an argument that makes no sense; nothing has been made then.
+        FileExistsError: the place is not empty and ``exist_ok`` is False.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: Mapping[str, str],
+        out: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]],
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: Sequence[str] | None = None,
+        size_limit: int | str | None = DEFAULT_SIZE_LIMIT,
+        exist_ok: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        progress_bar: bool = False,
+        max_workers: int | None = None,
+        retry: int = 2,
+        samples_per_shard: int | None = None,
+    ) -> None:
+        from streamshard.storage.opening import open_store
+        from streamshard.storage.retry import RetryPolicy
+
+        self._schema = Schema.from_columns(columns)
+        self._encode = self._schema.encoder()
+        self._options = ShardOptions.parse(
+            compression=compression, hashes=hashes, size_limit=size_limit, samples_per_shard=samples_per_shard
+        )
+        threads = min(32, (os.cpu_count() or 1) + 4)
+        if max_workers is not None:
+            threads = check_count(max_workers, "max_workers", least=1)
+        policy = RetryPolicy(attempts=1 + check_count(retry, "retry", least=0))
+        local, remote = _split_out(out)
+        self._remote = (
+            None if remote is None else open_store(remote, storage_options=storage_options, retry=policy)
+        )
+        self._directory = _local_directory(local)
+        self._made_directory = local is None or not self._directory.exists()
+        try:
+            self._prepare(exist_ok)
+        except BaseException:
+            self._remove_made_directory()
+            raise
+        self._uploader = None
+        if self._remote is not None:
+            self._uploader = Uploader(
+                self._remote,
+                self._directory,
+                threads=threads,
+                keep_local=keep_local and local is not None,
+                progress_bar=progress_bar,
+            )
+        config = config_text(
+            self._schema,
+            compression=self._options.compression,
+            hashes=self._options.hashes,
+            size_limit=self._options.size_limit,
+        )
+        self._cutter = ShardCutter(
+            len(config), size_limit=self._options.size_limit, samples_per_shard=samples_per_shard
+        )
+        self._press = ThreadPoolExecutor(1, thread_name_prefix="streamshard-write")
+        self._pressing: Future[ShardInfo] | None = None
+        self._samples: list[bytes] = []
+        self._shards: list[ShardInfo] = []
+        self._published: list[str] = []
+        self._num_samples = 0
+        self._failure: BaseException | None = None
+        self._trouble = False  # set by the publishing thread
+        self._finished = False
+
+    @property
+    def num_samples(self) -> int:
+        """Samples written so far."""
+        return self._num_samples
+
+    def __repr__(self) -> str:
+        return f"MDSWriter({self._place!r}, {self._num_samples} samples)"
+
+    def __enter__(self) -> MDSWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+        elif not self._finished and self._failure is None:
+            self._fail(error)
+
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Add a sample.
+
+        Raises:
+            SampleError: the sample cannot be stored; names its number, the column, its encoding and what was
+                found. The writer goes on without it.
+            StorageError: an earlier shard could not be written or uploaded. Nothing is published then.
+        """
+        if self._failure is not None or self._finished:
+            raise self._closed_error()
+        if self._trouble or (self._uploader is not None and self._uploader.failed):
+            self._raise_trouble()
+        try:
+            encoded = self._encode(sample)
+            fits = self._cutter.fits(len(encoded))
+        except SampleError as error:
+            raise type(error)(f"sample {self._num_samples}: {error}") from error
+        if not fits:
+            try:
+                self._cut()
+            except BaseException as error:
+                self._fail(error)
+                raise
+        self._samples.append(encoded)
+        self._cutter.add(len(encoded))
+        self._num_samples += 1
+
+    def finish(self) -> None:
+        """Write the last shard, wait for all uploads, then publish ``index.json``. A second call does nothing.
+
+        Raises:
+            StorageError: something could not be written or uploaded; nothing is published then.
+        """
+        if self._finished:
+            return
+        if self._failure is not None:
+            raise self._closed_error()
+        try:
+            if self._samples:
+                self._cut()
+            self._collect()
+            if self._uploader is not None:
+                self._uploader.wait()
+            self._published.append(INDEX_BASENAME)
+            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards)])
+            if self._uploader is not None:
+                self._uploader.put(INDEX_BASENAME)
+                self._uploader.wait()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._finished = True
+        self._press.shutdown()
+        if self._uploader is not None:
+            self._uploader.close()
+            self._remove_made_directory()
+
+    @property
+    def _place(self) -> str:
+        return str(self._directory) if self._remote is None else self._remote.url
+
+    def _prepare(self, exist_ok: bool) -> None:
+        from streamshard.storage.local_store import LocalStore
+
+        stores: list[Store] = [LocalStore(self._directory)]
+        if self._remote is not None:
+            stores.append(self._remote)
+            if self._remote.local_path("x") == self._directory / "x":
+                raise ValueError(f"out: both places of the pair are {self._directory}")
+        if not exist_ok:
+            for store in stores:
+                refuse_or_clear(store, exist_ok=False)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # The remote index is what others read: it goes first.
+        for store in reversed(stores):
+            refuse_or_clear(store, exist_ok=exist_ok)
+
+    def _cut(self) -> None:
+        """Hand the samples of the filled shard to the thread that publishes it."""
+        self._collect()
+        samples, self._samples = self._samples, []
+        nbytes = self._cutter.nbytes
+        self._cutter.reset()
+        basename = shard_basename(len(self._shards))
+        self._pressing = self._press.submit(
+            write_shard,
+            self._directory,
+            basename,
+            self._schema,
+            samples,
+            compression=self._options.compression,
+            hashes=self._options.hashes,
+            size_limit=self._options.size_limit,
+        )
+        self._pressing.add_done_callback(self._note_trouble)
+        del samples
+        if nbytes > _OVERLAP_NBYTES:
+            self._collect()
+
+    def _note_trouble(self, pressing: Future[ShardInfo]) -> None:
+        self._trouble = self._trouble or pressing.exception() is not None
+
+    def _raise_trouble(self) -> None:
+        """Raise what a thread has met, as the end of this writer."""
+        try:
+            self._collect()
+            if self._uploader is not None:
+                self._uploader.wait()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _collect(self) -> None:
+        """Wait for the shard that is being published and send it on."""
+        pressing, self._pressing = self._pressing, None
+        if pressing is None:
+            return
+        info = pressing.result()
+        self._shards.append(info)
+        self._published.append(info.stored.basename)
+        if self._uploader is not None:
+            self._uploader.put(info.stored.basename)
+
+    def _fail(self, error: BaseException) -> None:
+        """Take everything back and close for good."""
+        self._failure = error
+        self._samples = []
+        if self._pressing is not None:
+            with contextlib.suppress(StreamshardError):  # the first failure is the one that gets raised
+                self._published.append(self._pressing.result().stored.basename)
+            self._pressing = None
+        self._press.shutdown()
+        if self._uploader is not None:
+            self._uploader.take_back()
+        for name in reversed(self._published):
+            (self._directory / name).unlink(missing_ok=True)
+        self._remove_made_directory()
+
+    def _remove_made_directory(self) -> None:
+        """Remove the output directory if this writer made it and it is empty."""
+        if self._made_directory:
+            with contextlib.suppress(OSError):  # not empty: there are files that are kept, or another's
+                self._directory.rmdir()
+
+    def _closed_error(self) -> BaseException:
+        if self._failure is not None:
+            if isinstance(self._failure, StreamshardError):
+                return type(self._failure)(
+                    f"{self._failure} (the writer has given up; nothing was published)"
+                )
+            return RuntimeError(f"{self._place}: the writer was ended by an exception; nothing was published")
+        return RuntimeError(f"{self._place}: the dataset is finished; a sample cannot be added to it")
+
+
+def _split_out(out: Any) -> tuple[str | None, str | None]:
+    """Give (local directory or None for a temporary one, URL or None)."""
+    from streamshard.storage.opening import is_local
+
+    parts = out if isinstance(out, (tuple, list)) else (out,)
+    if not 1 <= len(parts) <= 2 or not all(isinstance(p, (str, os.PathLike)) and os.fspath(p) for p in parts):
+        raise ValueError(f"out={out!r}: expected a directory, a URL, or a pair (directory, URL)")
+    paths = [os.fspath(part) for part in parts]
+    if len(paths) == 1:
+        return (paths[0], None) if is_local(paths[0]) else (None, paths[0])
+    if not is_local(paths[0]):
+        raise ValueError(f"out={out!r}: the first of the pair must be a local directory")
+    return paths[0], paths[1]
+
+
+def _local_directory(local: str | None) -> Path:
+    from streamshard.storage.opening import local_directory
+
+    if local is None:
+        return Path(tempfile.mkdtemp(prefix="streamshard-"))
+    directory = local_directory(local)
+    if directory.exists() and not directory.is_dir():
+        raise FileExistsError(f"{directory} is a file; expected a directory to write to")
+    return directory
