@@ -193,14 +193,14 @@ def merge_parts(parts: Sequence[Part]) -> Index:
 def merge_extras(extras: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Merge what stands under the key ``"streamshard"`` of each part.
 
-    Values under a key that ends in ``counts`` are added up, number by number. What all parts have alike is
+    Values under ``images`` and keys that end in ``counts`` are added up, number by number. What all parts have alike is
     kept. The rest is kept by folder, under ``"parts"``.
     """
     merged: dict[str, Any] = {}
     apart: dict[str, dict[str, Any]] = {}
     for key in sorted({key for _, extra in extras for key in extra if key != "parts"}):
         values = [extra.get(key) for _, extra in extras]
-        if key.endswith("counts"):
+        if key == "images" or key.endswith("counts"):
             merged[key] = _added([value for value in values if value is not None])
         elif all(value == values[0] for value in values):
             merged[key] = values[0]
