@@ -44,8 +44,8 @@ _TRANSIENT_CODES = frozenset(
 _DENIED_CLASSES = frozenset(
     {
         "ClientAuthenticationError", "CredentialRetrievalError", "DefaultCredentialsError",
-        "NoAuthTokenError", "NoCredentialsError", "PartialCredentialsError", "RefreshError", "TokenRetrievalError",
-        "UnauthorizedSSOTokenError",
+        "NoAuthTokenError", "NoCredentialsError", "PartialCredentialsError", "RefreshError",
+        "TokenRetrievalError",
     }
 )  # fmt: skip
 _TRANSIENT_CLASSES = frozenset(

@@ -81,7 +81,7 @@ def local_directory(url: str | os.PathLike[str]) -> Path:
 
 
 def join_url(url: str | os.PathLike[str], *parts: str) -> str:
-    """Append ``parts`` to a path or URL with one ``/`` between them: ``join_url("s3://b/", "x") == "s3://b/x"``."""
+    """Append ``parts`` to a path or URL with one ``/`` between them: ``s3://b/`` and ``x`` give ``s3://b/x``."""
     text = os.fspath(url)
     for part in parts:
         if part:

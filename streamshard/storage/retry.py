@@ -59,7 +59,7 @@ class RetryPolicy:
         return self.timeout_s if self.attempts == 1 else self.timeout_s / min(self.attempts, 3)
 
     def wait_s(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after failed attempt number ``attempt`` >= 1; ``chance`` in [0, 1) is the jitter."""
+        """Seconds to wait after failed attempt ``attempt`` >= 1; ``chance`` in [0, 1) is the jitter."""
         grown = self.backoff_s * 2.0 ** min(attempt - 1, 60)
         return min(self.max_backoff_s, grown) * (1 - self.jitter * chance)
 

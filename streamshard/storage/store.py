@@ -83,13 +83,13 @@ def check_key(key: str, url: str) -> str:
     """
     if not isinstance(key, str) or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
         raise StorageError(
-            f"{url}: key {key!r} is no plain relative path; expected names joined by '/' that stay below the root"
+            f"{url}: key {key!r} is no plain relative path; expected names joined by '/', below the root"
         )
     return key
 
 
 def check_prefix(prefix: str, url: str) -> str:
-    """Return ``prefix`` if no key that begins with it can leave the root: ``""``, ``"a"``, ``"a/"``, ``"a/b"``."""
+    """Return ``prefix`` if no key that begins with it leaves the root: ``""``, ``"a"``, ``"a/"``."""
     if prefix:
         check_key(prefix.removesuffix("/"), url)
     return prefix
@@ -114,7 +114,8 @@ def check_size(found: int, expected: int | None, what: str) -> None:
     """Raise StorageError if a file does not have the size that its index says."""
     if expected is not None and found != expected:
         raise StorageError(
-            f"{what}: the file has {found} bytes, expected {expected}; it was cut or replaced since its index was made"
+            f"{what}: the file has {found} bytes, expected {expected}; "
+            "it was cut or replaced since its index was made"
         )
 
 
