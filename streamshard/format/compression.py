@@ -1,4 +1,4 @@
-"""Compression of whole shard files: ``"zstd"``, ``"zstd:3"``, ``"gz:9"``, ``"bz2"``, ``"br:11"``, ``"snappy"``.
+"""Compression of whole shard files: ``"zstd:3"``, ``"gz"``, ``"bz2:9"``, ``"br:11"``, ``"snappy"``.
 
 One frame, one thread, no time stamp: equal input gives equal output for one version of the library.
 """
@@ -41,15 +41,13 @@ class Compression:
     def compress(self, raw: bytes) -> bytes:
         """Compress a whole file."""
         if self.algorithm == "zstd":
-            compressed: bytes = _zstandard().ZstdCompressor(level=self.level).compress(raw)
-            return compressed
+            return bytes(_zstandard().ZstdCompressor(level=self.level).compress(raw))
         if self.algorithm == "gz":
             return _gzip(raw, self.level)
         if self.algorithm == "bz2":
             return bz2.compress(raw, self.level)
         if self.algorithm == "br":
-            compressed = _brotli().compress(raw, quality=self.level)
-            return compressed
+            return bytes(_brotli().compress(raw, quality=self.level))
         return bytes(_snappy().compress(raw))
 
 
@@ -66,10 +64,8 @@ def parse_compression(name: str | None) -> Compression | None:
         bounds = LEVELS[algorithm]
         if not colon:
             return Compression(name, algorithm, bounds[2] if bounds else 0)
-        # int() would also take " 3" or "+3", which mosaicml-streaming refuses.
-        if bounds and level.isascii() and level.isdigit() and str(int(level)) == level:
-            if bounds[0] <= int(level) <= bounds[1]:
-                return Compression(name, algorithm, int(level))
+        if bounds and level in map(str, range(bounds[0], bounds[1] + 1)):
+            return Compression(name, algorithm, int(level))
     known = ", ".join(a if b is None else f"{a}:{b[0]}..{b[1]}" for a, b in LEVELS.items())
     raise ValueError(f"compression={name!r}: expected one of {known}")
 

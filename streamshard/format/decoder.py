@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -189,7 +188,8 @@ class SampleDecoder:
         lengths = self._lengths(buffer, begin)
         if sum(lengths) + self._least != nbytes:
             raise FormatError(
-                f"a sample of {nbytes} bytes whose columns take {sum(lengths) + self._least} by its length words"
+                f"a sample of {nbytes} bytes whose columns take {sum(lengths) + self._least} by its "
+                "length words"
             )
         variable = iter(lengths)
         at = begin + self._head
@@ -243,7 +243,8 @@ def _checked_encoding(column: str, name: str, size: int | None, allow_unsafe_typ
         )
     if encoding.unsafe and not allow_unsafe_types:
         raise UnsafeEncodingError(
-            f"column {column!r} is stored as {name!r}, whose reading can run code that the data chooses; leave it "
+            f"column {column!r} is stored as {name!r}, whose reading can run code that the data "
+            "chooses; leave it "
             "out with columns=[...], or pass allow_unsafe_types=True if you trust who wrote it"
         )
     return encoding
@@ -284,9 +285,8 @@ def _row_builder(names: tuple[str, ...]) -> Callable[[list[Iterable[Any]]], list
     targets = "".join(f"v{i}, " for i in range(len(names)))
     source = f"lambda columns: [{{{items}}} for ({targets}) in zip(*columns)]"
     # The only parts that come from outside are string literals made by repr.
-    build: Callable[[list[Iterable[Any]]], list[dict[str, Any]]] = eval(
-        source, {"__builtins__": {"zip": zip}}
-    )  # noqa: S307
+    scope = {"__builtins__": {"zip": zip}}
+    build: Callable[[list[Iterable[Any]]], list[dict[str, Any]]] = eval(source, scope)  # noqa: S307
     return build
 
 
@@ -355,7 +355,8 @@ def _bind_static_array(column: _Column, encoding: NdarrayEncoding, *, writeable:
     decode = encoding.decode_writeable if writeable else encoding.decode
 
     def gather(buffer: Buffer, begins: Ids, _: Ids) -> NDArray[Any]:
-        return _gather(buffer, begins, size).view(dtype).reshape(-1, *shape)
+        block: NDArray[Any] = _gather(buffer, begins, size).view(dtype).reshape(-1, *shape)
+        return block
 
     def block_rows(buffer: Buffer, begins: Ids, ends: Ids) -> list[Any]:
         block = gather(buffer, begins, ends)

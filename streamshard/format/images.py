@@ -1,11 +1,11 @@
-"""Images. What is stored is the bytes of the source file wherever there is one; pixels are decoded on reading.
+"""Images. The bytes of the source file are stored wherever there is one; pixels are decoded on reading.
 
     jpeg, png                      the file
     pil                            u32 width, u32 height, u32 length of mode, mode, raw pixels
     jpeg_array (or jpegarray)      u32 n, u32 size[n], files                 n >= 1
     list[jpeg|png|pil]             u32 0, u32 n, u32 size[n], values         n >= 0
 
-A ``jpeg`` column may hold image files of any format, since its decoder opens by content; ``png`` holds PNG only.
+A ``jpeg`` column may hold image files of any format, since its decoder goes by content; ``png`` holds PNG.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ def sniff_format(content: bytes) -> str | None:
     image_module = _pillow()
     try:
         with image_module.open(io.BytesIO(content)) as image:
-            return image.format
+            found: str | None = image.format
     except Exception:  # noqa: BLE001 Pillow's plugins raise anything on bytes that are not theirs: no image
         return None
+    return found
 
 
 def open_image(content: bytes | memoryview) -> Image.Image:
@@ -70,7 +71,7 @@ def open_image(content: bytes | memoryview) -> Image.Image:
     """
     image_module = _pillow()
     try:
-        image = image_module.open(io.BytesIO(content))
+        image: Image.Image = image_module.open(io.BytesIO(content))
         image.load()
     except Exception as error:  # Pillow's decoders raise many classes on broken files
         raise FormatError(
@@ -190,8 +191,9 @@ class RawImageEncoding(Encoding):
                 f"a PIL image of mode {value.mode} would lose its palette in a pil column; "
                 "use a png column, or image.convert('RGB') or 'RGBA'"
             )
-        mode = value.mode.encode()
-        return _PIL_HEAD.pack(*value.size, len(mode)) + mode + value.tobytes()
+        mode: bytes = value.mode.encode()
+        pixels: bytes = value.tobytes()
+        return _PIL_HEAD.pack(*value.size, len(mode)) + mode + pixels
 
     def decode(self, payload: bytes | memoryview) -> Image.Image:
         if len(payload) < _PIL_HEAD.size:
@@ -206,7 +208,8 @@ class RawImageEncoding(Encoding):
         # Size against bytes before Pillow allocates width x height.
         if len(payload) - begin != wanted:
             raise FormatError(
-                f"a raw image of {width} x {height} in mode {mode} takes {wanted} bytes, found {len(payload) - begin}"
+                f"a raw image of {width} x {height} in mode {mode} takes {wanted} bytes, found "
+                f"{len(payload) - begin}"
             )
         try:
             image: Image.Image = _pillow().frombytes(mode, (width, height), bytes(payload[begin:]))
@@ -235,7 +238,8 @@ class ImageListEncoding(Encoding):
             raise SampleError(f"expected a list of images, found {type_name(value)}")
         if not len(value) and not self._reserved:
             raise SampleError(
-                f"an empty list: mosaicml-streaming can write it as {self.name} but not read it; use list[jpeg]"
+                f"an empty list: mosaicml-streaming can write it as {self.name} but not read it; use "
+                "list[jpeg]"
             )
         parts = []
         for place, item in enumerate(value):
@@ -260,7 +264,7 @@ class ImageListEncoding(Encoding):
         head = 8 if self._reserved else 4
         if len(view) < head:
             raise FormatError(f"{self.name} of {len(view)} bytes: its header takes {head}")
-        if self._reserved and view[:4] != b"\0\0\0\0":
+        if self._reserved and any(view[:4]):
             raise FormatError(f"{self.name} whose reserved word is {bytes(view[:4])!r}, expected zeros")
         count = int(np.frombuffer(view, "<u4", 1, head - 4)[0])
         begin = head + 4 * count

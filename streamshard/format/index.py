@@ -25,7 +25,7 @@ EXTRA_KEY = "streamshard"
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One file: path below the index's directory, size in bytes, hash name -> hex digest of the whole file."""
+    """One file: path below the index's directory, size in bytes, hash name -> hex digest of all of it."""
 
     basename: str
     nbytes: int
@@ -172,7 +172,8 @@ class _EntryParser:
             raise FormatError(f"{entry!r:.80} is not an object")
         if entry.get("format") != "mds" or entry.get("version") != 2:
             raise FormatError(
-                f"format {entry.get('format')!r:.40} version {entry.get('version')!r:.40}, expected 'mds' version 2"
+                f"format {entry.get('format')!r:.40} version {entry.get('version')!r:.40}, expected "
+                "'mds' version 2"
             )
         raw = _parse_file(entry.get("raw_data"), "raw_data")
         zipped = entry.get("zip_data")
@@ -180,7 +181,8 @@ class _EntryParser:
         num_samples = _count(entry.get("samples"), "samples")
         if not 8 + 4 * num_samples <= raw.nbytes < 2**32:
             raise FormatError(
-                f"raw_data has {raw.nbytes} bytes for {num_samples} samples; expected {8 + 4 * num_samples} to 2**32 - 1"
+                f"raw_data has {raw.nbytes} bytes for {num_samples} samples; expected "
+                f"{8 + 4 * num_samples} to 2**32 - 1"
             )
         size_limit = entry.get("size_limit")
         if isinstance(size_limit, bool) or not isinstance(size_limit, (int, str, type(None))):

@@ -106,15 +106,16 @@ class NdarrayEncoding(Encoding):
         return head + payload
 
     def decode(self, payload: bytes | memoryview) -> NDArray[Any]:
-        array, owned = self.view(payload)
-        if not owned:
+        array, immutable = self.view(payload)
+        if not immutable:
             array = array.copy()
         array.flags.writeable = False
         return array
 
     def decode_writeable(self, payload: bytes | memoryview) -> NDArray[Any]:
         """Decode into memory of the array's own that may be changed."""
-        return self.view(payload)[0].copy()
+        array: NDArray[Any] = self.view(payload)[0].copy()
+        return array
 
     def view(self, payload: bytes | memoryview) -> tuple[NDArray[Any], bool]:
         """Give the array over the payload's memory, and whether that memory is immutable bytes."""

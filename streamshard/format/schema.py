@@ -20,7 +20,7 @@ SampleEncoder = Callable[[Mapping[str, Any]], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Names, encodings and fixed sizes (bytes or None) of the columns, in the order in which they are stored."""
+    """Names, encodings and fixed sizes (bytes or None) of the columns, in the order in which they lie."""
 
     names: tuple[str, ...]
     encodings: tuple[str, ...]
@@ -55,7 +55,7 @@ class Schema:
             )
         for name, encoding in columns.items():
             if not isinstance(name, str) or not isinstance(encoding, str):
-                raise ValueError(
+                raise ValueError(  # noqa: TRY004 one class for every bad argument
                     f"columns: {name!r}: {encoding!r}: expected strings, such as 'caption': 'str'"
                 )
         names = tuple(sorted(columns))
@@ -188,6 +188,7 @@ def _explain(schema: Schema, sample: Any, error: Exception) -> SampleError:
             return SampleError(f"column {name!r} (encoding {encoding!r}): {cause}{found}")
         if len(payload) >= 2**32:
             return ShardTooLargeError(
-                f"column {name!r} (encoding {encoding!r}): {len(payload)} bytes; a value must stay below 4 GiB"
+                f"column {name!r} (encoding {encoding!r}): {len(payload)} bytes; a value must stay "
+                "below 4 GiB"
             )
     return SampleError(f"a sample that could not be encoded: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """The shard file: ``u32 n``, ``u32 offsets[n + 1]`` (absolute), config text (JSON), samples.
 
-No magic, no padding, no trailer: ``offsets[0]`` is ``8 + 4 n + len(config)``, ``offsets[n]`` the size of the file.
+No magic, no padding, no trailer: ``offsets[0]`` is ``8 + 4 n + len(config)``, ``offsets[n]`` the file's size.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def pack_shard(samples: Sequence[bytes], config: bytes) -> list[bytes | memoryvi
     offsets += packed_size(len(samples), 0, config)
     if offsets[-1] > MAX_SHARD_NBYTES:
         raise ShardTooLargeError(
-            f"a shard of {len(samples)} samples would take {offsets[-1]} bytes; its offsets are u32, so it must "
+            f"a shard of {len(samples)} samples would take {offsets[-1]} bytes; its offsets are u32, "
+            "so it must "
             "stay below 4 GiB: set a smaller size_limit"
         )
     return [np.array([len(samples)], "<u4").tobytes(), offsets.astype("<u4").tobytes(), config, *samples]
@@ -108,7 +109,8 @@ class ShardCutter:
             return True
         if self._empty_nbytes + sample_nbytes + 4 > MAX_SHARD_NBYTES:
             raise ShardTooLargeError(
-                f"a sample of {sample_nbytes} bytes; a shard's offsets are u32, so that a sample must stay below "
+                f"a sample of {sample_nbytes} bytes; a shard's offsets are u32, so that a sample must "
+                "stay below "
                 f"{MAX_SHARD_NBYTES - self._empty_nbytes - 3} bytes here"
             )
         return not self.num_samples
@@ -158,13 +160,15 @@ def parse_header(
     head_nbytes = 8 + 4 * num_samples
     if head_nbytes > nbytes:
         raise FormatError(
-            f"shard {shard!r}: {num_samples} samples need {head_nbytes} bytes of header, the file has {nbytes}"
+            f"shard {shard!r}: {num_samples} samples need {head_nbytes} bytes of header, the file has "
+            f"{nbytes}"
         )
     offsets = np.frombuffer(_exact(read, 4, head_nbytes, shard), "<u4")
     first, last = int(offsets[0]), int(offsets[-1])
     if not head_nbytes <= first <= nbytes:
         raise FormatError(
-            f"shard {shard!r}: the first sample is said to begin at {first}, behind a header of {head_nbytes} "
+            f"shard {shard!r}: the first sample is said to begin at {first}, behind a header of "
+            f"{head_nbytes} "
             f"bytes, in a file of {nbytes}"
         )
     if last != nbytes:
@@ -175,7 +179,8 @@ def parse_header(
     if falling.size:
         row = int(falling[0])
         raise FormatError(
-            f"shard {shard!r}: sample {row} is said to end at {offsets[row + 1]}, before it begins at {offsets[row]}"
+            f"shard {shard!r}: sample {row} is said to end at {offsets[row + 1]}, before it begins at "
+            f"{offsets[row]}"
         )
     if first - head_nbytes > _MAX_CONFIG_NBYTES:
         raise FormatError(
@@ -221,5 +226,6 @@ def _check_schema(config: dict[str, Any], schema: Schema, shard: str) -> None:
     ):
         if config.get(key) != list(wanted):
             raise FormatError(
-                f"shard {shard!r}: {key} are {config.get(key)!r:.200} in the file, {list(wanted)!r:.200} in the index"
+                f"shard {shard!r}: {key} are {config.get(key)!r:.200} in the file, "
+                f"{list(wanted)!r:.200} in the index"
             )

@@ -1,4 +1,4 @@
-"""What already lies where a dataset is to be written: refuse it, or replace an old dataset and nothing else."""
+"""What lies where a dataset is to be written: refuse it, or replace an old dataset and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
         return
     if not exist_ok:
         raise FileExistsError(
-            f"{store.url} is not empty (it holds {keys[0] if keys else _leftovers(store)[0].name!r}); choose another "
+            f"{store.url} is not empty (it holds {keys[0] if keys else _leftovers(store)[0].name!r}); "
+            "choose another "
             "place, or pass exist_ok=True to replace the dataset in it (other files are kept)"
         )
     doomed = old_dataset(store, keys)

@@ -48,10 +48,10 @@ def merge_index(
 def merge_index(*args: Any, **kwargs: Any) -> None:
     """Write ``index.json`` in ``out`` over the datasets in folders below it.
 
-    ``merge_index(index_file_urls, out)`` merges the listed indexes in their order; each must lie in ``out`` or
-    below. ``merge_index(out)`` merges every ``index.json`` below ``out``, at any depth, in the order of their
-    paths. Paths of any depth are kept. An index that is already in ``out`` is replaced if all its shards are
-    in the new one.
+    ``merge_index(index_file_urls, out)`` merges the listed indexes in their order; each must lie in or below
+    ``out``. ``merge_index(out)`` merges every ``index.json`` below ``out``, at any depth, in the order of
+    their paths. Paths of any depth are kept. An index that is already in ``out`` is replaced if all its
+    shards are in the new one.
 
     Args:
         index_file_urls: paths or URLs of index files, or pairs (local, remote) of which the local one is read
@@ -125,7 +125,8 @@ class _Root:
         ]
         if not folders:
             raise ValueError(
-                f"{places[-1]} is outside of {self._store.url}: a merged index can name only files below its own "
+                f"{places[-1]} is outside of {self._store.url}: a merged index can name only files "
+                "below its own "
                 "folder; give their common parent as out"
             )
         for place in places:
@@ -147,7 +148,8 @@ class _Root:
             for shard in _moved(part):
                 if shard.stored.basename not in here:
                     raise BlobNotFoundError(
-                        f"{self._store.url}/{shard.stored.basename} is not there, although {key} names it; write that part again"
+                        f"{self._store.url}/{shard.stored.basename} is not there, although {key} "
+                        "names it; write that part again"
                     )
             parts.append(part)
         return parts
@@ -182,7 +184,8 @@ def merge_parts(parts: Sequence[Part]) -> Index:
             name = shard.stored.basename
             if name in owner:
                 raise ValueError(
-                    f"{name!r} is named by two indexes, in {owner[name] or '.'!r} and in {part.folder or '.'!r}: its samples would "
+                    f"{name!r} is named by two indexes, in {owner[name] or '.'!r} and in "
+                    f"{part.folder or '.'!r}: its samples would "
                     "be there twice; merge one of the two only"
                 )
             owner[name] = part.folder
@@ -193,8 +196,8 @@ def merge_parts(parts: Sequence[Part]) -> Index:
 def merge_extras(extras: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     """Merge what stands under the key ``"streamshard"`` of each part.
 
-    Values under ``images`` and keys that end in ``counts`` are added up, number by number. What all parts have alike is
-    kept. The rest is kept by folder, under ``"parts"``.
+    Values under ``images`` and keys that end in ``counts`` are added up, number by number. What all parts
+    have alike is kept. The rest is kept by folder, under ``"parts"``.
     """
     merged: dict[str, Any] = {}
     apart: dict[str, dict[str, Any]] = {}
@@ -246,7 +249,8 @@ def _refuse_to_lose_shards(store: Store, merged: Index) -> None:
     for shard in _read_index(store, INDEX_BASENAME).shards:
         if shard.stored.basename not in named:
             raise FileExistsError(
-                f"{store.url}/{INDEX_BASENAME} names {shard.stored.basename!r}, which the merged index would leave out; "
+                f"{store.url}/{INDEX_BASENAME} names {shard.stored.basename!r}, which the merged "
+                "index would leave out; "
                 "move that dataset into a folder of its own, or remove this index"
             )
 

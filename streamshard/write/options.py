@@ -24,7 +24,8 @@ def parse_size_limit(size_limit: int | str | None) -> int | None:
     nbytes = parse_bytes(size_limit, name="size_limit")
     if not 0 < nbytes < 2**32:
         raise ValueError(
-            f"size_limit={size_limit!r}: {nbytes} bytes; expected 1 to 2**32 - 1, since offsets in a shard are u32 "
+            f"size_limit={size_limit!r}: {nbytes} bytes; expected 1 to 2**32 - 1, since offsets in a "
+            "shard are u32 "
             "(None cuts only where 4 GiB would be passed)"
         )
     return nbytes

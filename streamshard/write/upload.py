@@ -1,4 +1,4 @@
-"""Uploads in the background: bounded in number, the first failure wins, and what was put can be taken back."""
+"""Uploads in the background: bounded in number, the first failure wins, all can be taken back."""
 
 from __future__ import annotations
 

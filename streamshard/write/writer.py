@@ -37,7 +37,7 @@ class MDSWriter:
     """Writes a dataset in MDS version 2. Not for use by several threads at once.
 
     As a context manager it finishes the dataset at the end of the block. After an exception in the block, or
-    a failure of its own, nothing is published: what was written is removed again, here and at the remote place.
+    a failure of its own, nothing is published: what was written is removed again, here and remotely.
     ``index.json`` appears last, so that there is either a complete dataset or none.
 
     Memory: one shard being filled, and one being published if it has at most 128 MiB (twice that while it is
@@ -48,12 +48,12 @@ class MDSWriter:
         out: a directory; a URL (shards pass through a temporary directory); or a pair (directory, URL).
         keep_local: keep the files in the directory of a pair after their upload.
         compression: ``"zstd"``, ``"zstd:7"``, ``"gz"``, ``"bz2"``, ``"br"`` or ``"snappy"``, or None.
-        hashes: hashes of every file to put into the index, in any order; None for ``["xxh64"]``, ``[]`` for none.
-        size_limit: target size of a shard, ``"64mb"`` (1024-based) or bytes below 2**32. A shard is cut before
-            the sample that would pass it; one sample larger than the limit gets a shard of its own. None: cut
-            only before 4 GiB, which needs that much memory.
-        exist_ok: replace a dataset that is there. Only its files are removed, others stay. False: a place that
-            is not empty is refused.
+        hashes: hashes of every file for the index, in any order; None for ``["xxh64"]``, ``[]`` for none.
+        size_limit: target size of a shard, ``"64mb"`` (1024-based) or bytes below 2**32. A shard is cut
+            before the sample that would pass it; one sample larger than the limit gets a shard of its own.
+            None: cut only before 4 GiB, which needs that much memory.
+        exist_ok: replace a dataset that is there. Only its files are removed, others stay. False: a place
+            that is not empty is refused.
         storage_options: passed to the file system of a URL.
         progress_bar: show uploads on stderr.
         max_workers: upload threads; None for min(32, CPUs + 4).
@@ -182,7 +182,7 @@ class MDSWriter:
         self._num_samples += 1
 
     def finish(self) -> None:
-        """Write the last shard, wait for all uploads, then publish ``index.json``. A second call does nothing.
+        """Write the last shard, wait for all uploads, then publish ``index.json``. May be called again.
 
         Raises:
             StorageError: something could not be written or uploaded; nothing is published then.
