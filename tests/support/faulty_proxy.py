@@ -1,0 +1,232 @@
+"""A TCP proxy in front of an HTTP server that delays, throttles, cuts, stalls and lies on command.
+
+Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` connections whose first request matches.
+Arming closes idle connections, so that the next request comes on a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_PIECE = 16 << 10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with one connection.
+
+    Args:
+        latency_s: pause before the request is passed on.
+        bytes_per_s: speed of the answer; 0 for unlimited.
+        cut_after: close the connection after this many bytes of the answer, head included.
+        stall_after: fall silent after this many bytes of the answer, until the proxy is closed.
+        status: answer with this HTTP status and S3 error code instead of passing the request on.
+        half_body: pass on only the first half of the body, with a head that says that this is all.
+        method: hit only requests with this method; a connection's first request decides.
+        path_contains: hit only requests whose path contains this.
+    """
+
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    cut_after: int | None = None
+    stall_after: int | None = None
+    status: tuple[int, str] | None = None
+    half_body: bool = False
+    method: str | None = None
+    path_contains: str = ""
+
+    def hits(self, method: str, path: str) -> bool:
+        return self.method in (None, method) and self.path_contains in path
+
+
+class FaultyProxy:
+    """Listens on a loopback port of its own. A context manager; leaves no thread and no socket behind."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._lock = threading.Lock()
+        self._faults: list[tuple[Fault, int]] = []
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
+        self.requests: list[tuple[str, str]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, name="faulty-proxy", daemon=True)
+        self._acceptor.start()
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def arm(self, fault: Fault, *, times: int = 1) -> None:
+        """Let ``fault`` hit the next ``times`` matching connections."""
+        with self._lock:
+            self._faults.append((fault, times))
+        self.drop_connections()
+
+    def calm(self) -> None:
+        """Forget all faults."""
+        with self._lock:
+            self._faults.clear()
+        self.drop_connections()
+
+    def drop_connections(self) -> None:
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def count(self, method: str, path_contains: str = "") -> int:
+        """Connections whose first request had this method and path. Later requests of a connection are not seen."""
+        return sum(m == method and path_contains in p for m, p in self.requests)
+
+    def __enter__(self) -> FaultyProxy:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+        self._acceptor.join(10)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(client,), name="faulty-proxy", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    @contextlib.contextmanager
+    def _tracked(self, connection: socket.socket) -> Iterator[socket.socket]:
+        with self._lock:
+            self._open.add(connection)
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def _serve(self, client: socket.socket) -> None:
+        with self._tracked(client), contextlib.suppress(OSError):
+            head = _read_head(client)
+            if not head:
+                return
+            method, path, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+            self.requests.append((method, path))
+            fault = self._take_fault(method, path)
+            if self._closing.wait(fault.latency_s):
+                return
+            if fault.status is not None:
+                _answer(client, head, *fault.status)
+                return
+            if fault.half_body:
+                head = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+            with self._tracked(socket.create_connection(self._target, timeout=30)) as server:
+                server.settimeout(None)
+                server.sendall(head)
+                upward = threading.Thread(target=_pump, args=(client, server), daemon=True)
+                upward.start()
+                self._pass_answer(server, client, fault)
+                for one in (client, server):
+                    with contextlib.suppress(OSError):
+                        one.shutdown(socket.SHUT_RDWR)
+                upward.join(10)
+
+    def _take_fault(self, method: str, path: str) -> Fault:
+        with self._lock:
+            for number, (fault, times) in enumerate(self._faults):
+                if fault.hits(method, path):
+                    if times > 1:
+                        self._faults[number] = (fault, times - 1)
+                    else:
+                        del self._faults[number]
+                    return fault
+        return Fault()
+
+    def _pass_answer(self, server: socket.socket, client: socket.socket, fault: Fault) -> None:
+        if fault.half_body:
+            _halve(server, client)
+            return
+        sent = 0
+        limits = [limit for limit in (fault.cut_after, fault.stall_after) if limit is not None]
+        while piece := server.recv(_PIECE):
+            for limit in limits:
+                piece = piece[: max(0, limit - sent)]
+            client.sendall(piece)
+            sent += len(piece)
+            if fault.cut_after is not None and sent >= fault.cut_after:
+                return
+            if fault.stall_after is not None and sent >= fault.stall_after:
+                self._closing.wait()
+                return
+            if fault.bytes_per_s and self._closing.wait(len(piece) / fault.bytes_per_s):
+                return
+
+
+def _read_head(connection: socket.socket) -> bytes:
+    """Everything up to what came with the end of the first request's head."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        piece = connection.recv(_PIECE)
+        if not piece:
+            return b""
+        head += piece
+    return head
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while piece := source.recv(_PIECE):
+            target.sendall(piece)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _answer(client: socket.socket, head: bytes, status: int, code: str) -> None:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>by the proxy</Message></Error>".encode()
+    if head.startswith(b"HEAD "):
+        body = b""
+    client.sendall(
+        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n".encode()
+        + body
+    )
+    # What the client still sends is read, since closing with unread bytes would reset the connection.
+    client.shutdown(socket.SHUT_WR)
+    client.settimeout(2)
+    while client.recv(_PIECE):
+        pass
+
+
+def _halve(server: socket.socket, client: socket.socket) -> None:
+    answer = b""
+    while piece := server.recv(_PIECE):
+        answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    kept = body[: len(body) // 2]
+    lines = [
+        line
+        for line in head.split(b"\r\n")
+        if not line.lower().startswith(
+            (b"content-length:", b"content-range:", b"x-amz-checksum", b"connection:")
+        )
+    ]
+    lines += [b"Content-Length: %d" % len(kept), b"Connection: close"]
+    client.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + kept)
