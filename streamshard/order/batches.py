@@ -8,6 +8,9 @@ from streamshard.errors import TopologyError
 
 REMAINDERS = ("pad", "drop", "exact")
 
+# A sort inside a batch numbers its samples in 32 bits.
+MAX_BATCH = 1 << 31
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
@@ -25,7 +28,7 @@ class BatchPlan:
 
     Raises:
         TopologyError: R > G; or ``drop`` with N < G, which would give no batch at all.
-        ValueError: another number out of range, or an unknown remainder.
+        ValueError: another number out of range (G is at most 2**31), or an unknown remainder.
     """
 
     num_samples: int
@@ -42,6 +45,10 @@ class BatchPlan:
         if not 0 <= self.start <= self.num_samples:
             raise ValueError(
                 f"start={self.start}: expected a position from 0 to num_samples={self.num_samples}"
+            )
+        if self.global_batch_size > MAX_BATCH:
+            raise ValueError(
+                f"global_batch_size={self.global_batch_size}: expected at most {MAX_BATCH} samples"
             )
         if self.ranks < 1:
             raise TopologyError(f"ranks={self.ranks}: a job has at least one rank")

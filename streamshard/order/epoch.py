@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.order.batches import BatchPlan
+from streamshard.order.share import batches_at_once, has_shortcut, share
 from streamshard.order.walk import Walk
 
 # Positions handled at once: temporaries of some tens of MiB at most, whatever is asked for in one call.
@@ -83,12 +84,20 @@ class Order:
         self._check(plan, epoch, first, last, step)
         full_last = min(last, plan.full_batches)
         parts: list[NDArray[np.int64]] = []
-        at_once = max(1, _CHUNK // plan.global_batch_size)
+        size = plan.global_batch_size
+        low, high = plan.rank_span(size, rank)
+        short = self._sorted and has_shortcut(self.walks[0], size, low, high)
+        at_once = max(1, _CHUNK // size)
+        if short:
+            at_once = batches_at_once(self.walks[0], size, low, high, _CHUNK)
+        # Batches that each need blocks of their own go one by one: else blocks in between are made too.
+        if (step - 1) * size > 2 * self.walks[0].lanes * self.walks[0].block_rows:
+            at_once = 1
         for begin in range(first, full_last, step * at_once):
             count = min(at_once, -(-(full_last - begin) // step))
-            parts.append(self._full_batches(plan, epoch, begin, count, step, rank))
+            position = plan.start + begin * size
+            parts.append(self._full_batches(epoch, position, count, step * size, size, low, high, short))
         full = len(range(first, full_last, step))
-        low, high = plan.rank_span(plan.global_batch_size, rank)
         sizes = np.full(full, high - low, dtype=np.int64)
         padding = np.zeros(full, dtype=np.int64)
         tail = plan.full_batches
@@ -102,13 +111,35 @@ class Order:
         return RankBatches(samples, bounds, padding)
 
     def _full_batches(
-        self, plan: BatchPlan, epoch: int, begin: int, count: int, step: int, rank: int
+        self, epoch: int, position: int, count: int, stride: int, size: int, low: int, high: int, short: bool
     ) -> NDArray[np.int64]:
-        size = plan.global_batch_size
-        starts = np.arange(count, dtype=np.int64) * (step * size)
+        """Give parts low … high of ``count`` batches of ``size`` that begin ``stride`` positions apart."""
+        starts = np.arange(count, dtype=np.int64) * stride
+        if short:
+            walk = self.walks[0]
+            turn, place = divmod(epoch * self.samples_per_epoch[0] + position, walk.num_samples)
+            if place + int(starts[-1]) + size <= walk.num_samples:
+                return walk.samples(*share(walk, turn, starts + place, size, low, high))
+            at_once = max(1, _CHUNK // size)
+            if count > at_once:  # at a border of passes the long way, in portions that it can bear
+                portions = range(0, count, at_once)
+                return np.concatenate(
+                    [
+                        self._full_batches(
+                            epoch,
+                            position + n * stride,
+                            min(at_once, count - n),
+                            stride,
+                            size,
+                            low,
+                            high,
+                            short,
+                        )
+                        for n in portions
+                    ]
+                )
         offsets = (starts[:, None] + np.arange(size, dtype=np.int64)).ravel()
-        low, high = plan.rank_span(size, rank)
-        return self._samples(epoch, plan.start + begin * size, offsets, count, low, high)
+        return self._samples(epoch, position, offsets, count, low, high)
 
     def _tail_batch(self, plan: BatchPlan, epoch: int, rank: int) -> tuple[NDArray[np.int64], int]:
         size = plan.tail

@@ -139,7 +139,7 @@ class LanePass(abc.ABC):
         """Compute a block's sample ids in their order."""
 
     def rows(self, begin: int, end: int) -> list[NDArray[np.int64]]:
-        """Give the sample ids of rows begin … end-1 (0 <= begin < end <= num_samples) as arrays to be joined."""
+        """Give the sample ids of rows begin … end-1 (0 <= begin < end <= num_samples) to be joined."""
         parts: list[NDArray[np.int64]] = []
         while begin < end:
             held_end = self._begin + self._held.size

@@ -45,6 +45,10 @@ class _Turn:
         self.number = number
         self.order = order
         self.extra = extra
+        # Place of each lane in `order`, and in `extra`, where absence is a place past the end.
+        self.place = np.argsort(order, kind="stable")
+        self.extra_place = np.full(order.size, order.size, dtype=np.int64)
+        self.extra_place[extra] = np.arange(extra.size)
         self.lanes: dict[int, LanePass] = {}
         self.whole: Bijection | NDArray[np.int64] | None = None
 
@@ -142,6 +146,16 @@ class Walk:
             begin = end
         return Spots(lane, row, turns)
 
+    def visits(self, turn: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count how often each lane was visited before each place (0 to N) of a pass, shape (places, C)."""
+        known = self._turn_of(turn)
+        in_rows = self._full_rows * self.lanes
+        rows, rest = np.divmod(np.minimum(places, in_rows), self.lanes)
+        counts: NDArray[np.int64] = rows[:, None] + (known.place < rest[:, None])
+        if places[-1] > in_rows:
+            counts += known.extra_place < (places - in_rows)[:, None]
+        return counts
+
     def sort_keys(self, spots: Spots) -> NDArray[np.uint64]:
         """Give the keys, below 2**32, by which positions are sorted inside a batch, shape (n,).
 
@@ -167,16 +181,22 @@ class Walk:
         if self.shuffle == "none" or not row.size:
             return row
         if len(spots.turns) == 1:
-            return self._gather(spots.turns[0][0], lane, row, spots.lane, spots.row)
+            return self._gather(spots.turns[0][0], lane, row)
         ids = np.empty(row.size, dtype=np.int64)
         number = np.arange(row.size) if chosen is None else chosen
         for turn, begin, end in spots.turns:
             here = np.flatnonzero((number >= begin) & (number < end))
             if here.size:
-                ids[here] = self._gather(
-                    turn, lane[here], row[here], spots.lane[begin:end], spots.row[begin:end]
-                )
+                ids[here] = self._gather(turn, lane[here], row[here])
         return ids
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a lane that a block holds, on the average; all where single places can be computed."""
+        if self._cut is None:
+            return self.num_samples
+        shards = self.window if self.shuffle == "block" else 1
+        return max(1, shards * self.num_samples // self.num_shards)
 
     def lane_of_pass(self, turn: int, lane: int) -> LanePass:
         """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""
@@ -227,26 +247,15 @@ class Walk:
             lane[begin:] = known.extra[places[begin:] - in_rows]
             row[begin:] = self._full_rows
 
-    def _gather(
-        self,
-        turn: int,
-        lane: NDArray[np.int64],
-        row: NDArray[np.int64],
-        all_lane: NDArray[np.int64],
-        all_row: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
-        """Look up samples; ``all_*`` hold, in position order, at least all lanes and rows looked up."""
+    def _gather(self, turn: int, lane: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
         known = self._turn_of(turn)
         if self.shuffle == "full":
             return self._whole_pass(known, row)
-        present = np.zeros(self.lanes, dtype=np.bool_)
-        present[lane] = True
-        # Rows of a lane ascend, and of repeated indices the last assignment stays.
-        lowest = np.empty(self.lanes, dtype=np.int64)
-        highest = np.empty(self.lanes, dtype=np.int64)
-        highest[all_lane] = all_row
-        lowest[all_lane[::-1]] = all_row[::-1]
-        lanes = np.flatnonzero(present)
+        lowest = np.full(self.lanes, self.num_samples, dtype=np.int64)
+        highest = np.full(self.lanes, -1, dtype=np.int64)
+        np.minimum.at(lowest, lane, row)
+        np.maximum.at(highest, lane, row)
+        lanes = np.flatnonzero(highest >= 0)
         counts = highest[lanes] - lowest[lanes] + 1
         base = np.empty(self.lanes, dtype=np.int64)
         base[lanes] = np.cumsum(counts) - counts - lowest[lanes]
