@@ -1,0 +1,246 @@
+"""Column types from the values of all records, and the exact stored size of each value.
+
+A scan meets the values in chunks, in many processes, before anybody knows the final types. So it keeps, for
+each value, its size under every type that its key may still get: that makes types and sizes of the
+whole input a merge of small arrays, and no line has to be parsed again for it.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.convert.problems import NOT_UTF8, RecordProblem, shorten
+from streamshard.errors import ConvertError
+
+MAX_COLUMNS = 256
+
+# What a key's values have been so far; a set of bits, so that merging is "or".
+STR, INT, FLOAT, OTHER = 1, 2, 4, 8
+_SINGLE = {STR: "str", INT: "int", FLOAT: "float64"}
+_FIXED_NBYTES = {"int": 8, "float64": 8}
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_LONGEST = (1 << 32) - 1
+_NULL_NBYTES = 4
+json_text = json.JSONEncoder().encode
+"""The text that a ``json`` column stores for a value (ASCII only, so its length is its size)."""
+
+
+class KeyTally:
+    """Sizes of one key's values in one chunk, in record order."""
+
+    __slots__ = ("json_nbytes", "kinds", "rows", "utf8_nbytes")
+
+    def __init__(self) -> None:
+        self.kinds = 0
+        self.rows = array("I")
+        self.json_nbytes = array("I")
+        self.utf8_nbytes = array("I")
+
+    def add(self, row: int, value: object) -> None:
+        kind = type(value)
+        if kind is str:
+            text: str = value  # type: ignore[assignment] type() is the check
+            json_nbytes = len(encode_basestring_ascii(text))
+            utf8_nbytes = len(text) if text.isascii() else _utf8_nbytes(text)
+            if utf8_nbytes < 0:
+                self.kinds |= OTHER
+                utf8_nbytes = 0
+            else:
+                self.kinds |= STR
+        else:
+            utf8_nbytes = 0
+            json_nbytes = len(json_text(value))
+            if kind is int and _INT64_MIN <= value <= _INT64_MAX:  # type: ignore[operator] type() is the check
+                self.kinds |= INT
+            elif kind is float:
+                self.kinds |= FLOAT
+            else:
+                self.kinds |= OTHER
+        self.rows.append(row)
+        self.json_nbytes.append(min(json_nbytes, _LONGEST))
+        self.utf8_nbytes.append(min(utf8_nbytes, _LONGEST))
+
+
+def _utf8_nbytes(text: str) -> int:
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return -1
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that cannot be the name of a column.
+
+    Raises:
+        RecordProblem: the key is empty or holds a lone surrogate.
+    """
+    if not key:
+        raise RecordProblem(NOT_UTF8, "a key is the empty string, which cannot name a column")
+    if _utf8_nbytes(key) < 0:
+        raise RecordProblem(NOT_UTF8, f"key {shorten(key, 80)} is not valid Unicode and cannot name a column")
+
+
+@dataclass(slots=True)
+class KeySummary:
+    """One key over the whole input: in how many records, with what kinds of value."""
+
+    count: int = 0
+    kinds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageColumn:
+    """One key that holds images: ``listed`` where a record may have none or several."""
+
+    key: str
+    encoding: str
+    listed: bool
+
+    @property
+    def path_column(self) -> str:
+        return f"{self.key}_path"
+
+    @property
+    def path_encoding(self) -> str:
+        return "json" if self.listed else "str"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """All columns of the dataset: plain keys with their encoding, image keys, and the keys joined into one column."""
+
+    plain: Mapping[str, str]
+    images: tuple[ImageColumn, ...]
+    rest: str | None = None
+    rest_keys: frozenset[str] = frozenset()
+
+    def encodings(self) -> dict[str, str]:
+        """Column name → encoding, for ``Schema.from_columns``."""
+        made = dict(self.plain)
+        for image in self.images:
+            made[image.key] = image.encoding
+            made[image.path_column] = image.path_encoding
+        if self.rest is not None:
+            made[self.rest] = "json"
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plain": dict(self.plain),
+            "images": [[image.key, image.encoding, image.listed] for image in self.images],
+            "rest": self.rest,
+            "rest_keys": sorted(self.rest_keys),
+        }
+
+    @classmethod
+    def from_json(cls, shown: Mapping[str, Any]) -> ColumnPlan:
+        return cls(
+            dict(shown["plain"]),
+            tuple(ImageColumn(key, encoding, listed) for key, encoding, listed in shown["images"]),
+            shown["rest"],
+            frozenset(shown["rest_keys"]),
+        )
+
+
+def plan_columns(
+    keys: Mapping[str, KeySummary],
+    images: tuple[ImageColumn, ...],
+    num_records: int,
+    *,
+    json_rest: str | None,
+) -> ColumnPlan:
+    """Choose the columns: ``str``, ``int``, ``float64`` where all records agree, else ``json``.
+
+    Raises:
+        ConvertError: a name clash, or more than 256 columns and no ``json_rest``.
+    """
+    for image in images:
+        if image.path_column in keys:
+            raise ConvertError(
+                f"the references of image key {image.key!r} belong into column {image.path_column!r}, but the"
+                f" records have a key of that name; rename it in the input, or name the image keys with --image-key"
+            )
+    plain_keys = [key for key in keys if key not in {image.key for image in images}]
+    room = MAX_COLUMNS - 2 * len(images)
+    rest: str | None = None
+    rest_keys: frozenset[str] = frozenset()
+    if len(plain_keys) > room:
+        common = sorted(plain_keys, key=lambda key: (-keys[key].count, key))
+        if json_rest is None:
+            rarest = ", ".join(f"{key!r} ({keys[key].count} records)" for key in reversed(common[-10:]))
+            raise ConvertError(
+                f"the records have {len(plain_keys)} different keys, more than the {room} columns there is room for;"
+                f" the rarest: {rarest}; --json-rest COLUMN joins the rarest into one JSON column"
+            )
+        taken = {name for image in images for name in (image.key, image.path_column)}
+        if json_rest in keys or json_rest in taken:
+            raise ConvertError(
+                f"--json-rest {json_rest!r}: a column of that name exists already; choose another name"
+            )
+        rest = json_rest
+        rest_keys = frozenset(common[room - 1 :])
+    plain = {key: _encoding(keys[key], num_records) for key in sorted(plain_keys) if key not in rest_keys}
+    return ColumnPlan(plain, images, rest, rest_keys)
+
+
+def _encoding(key: KeySummary, num_records: int) -> str:
+    return _SINGLE.get(key.kinds, "json") if key.count == num_records else "json"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKey:
+    """The sizes of one key in one chunk, loaded again: arrays uint32[values], in record order."""
+
+    rows: NDArray[np.uint32]
+    json_nbytes: NDArray[np.uint32]
+    utf8_nbytes: NDArray[np.uint32]
+
+
+def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: int) -> NDArray[np.int64]:
+    """The stored bytes of all columns but the images', for each record of a chunk: int64[num_records].
+
+    Length words are included.
+    """
+    constant = 0
+    nbytes = np.zeros(num_records, np.int64)
+    for name, encoding in plan.plain.items():
+        fixed = _FIXED_NBYTES.get(encoding)
+        if fixed is not None:
+            constant += fixed
+            continue
+        constant += 4
+        key = chunk.get(name)
+        if encoding == "str":
+            if key is not None:
+                nbytes[key.rows] += key.utf8_nbytes
+            continue
+        constant += _NULL_NBYTES
+        if key is not None:
+            nbytes[key.rows] += key.json_nbytes.astype(np.int64) - _NULL_NBYTES
+    if plan.rest is not None:
+        constant += 4 + 2
+        members = np.zeros(num_records, np.int64)
+        for name in plan.rest_keys & chunk.keys():
+            key = chunk[name]
+            # "key": value, and a ", " before all but the first
+            nbytes[key.rows] += key.json_nbytes.astype(np.int64) + len(encode_basestring_ascii(name)) + 4
+            members[key.rows] += 1
+        nbytes[members > 0] -= 2
+    return nbytes + constant
+
+
+def plain_values(plan: ColumnPlan, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all columns but the images', as a sample holds them."""
+    values = {name: record.get(name) for name in plan.plain}
+    if plan.rest is not None:
+        values[plan.rest] = {key: value for key, value in record.items() if key in plan.rest_keys}
+    return values

@@ -1,0 +1,99 @@
+"""What is odd about the input as a whole, though every record can be stored: the warnings of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.convert.options import ConvertOptions
+from streamshard.convert.sources import Source
+from streamshard.convert.tally import ImageTags
+
+_SORTED_AT_ONCE = 1 << 24
+_LISTED_SOURCES = 5
+
+
+class Findings:
+    """Collects oddities chunk by chunk, in input order."""
+
+    def __init__(self, options: ConvertOptions) -> None:
+        self._options = options
+        self.images = 0
+        self.animated = 0
+        self.empty_sources: list[Source] = []
+        self.ids: list[NDArray[np.uint64]] = []
+        self._tagged = 0
+        self._without_image = (0, "")
+        self._differing = (0, "")
+        self._untagged = (0, "")
+
+    def add_tags(self, source: Source, lines_before: int, tags: ImageTags) -> None:
+        """Count one chunk's image tags; the first place of each kind is kept."""
+        self._tagged += tags.tagged
+        number, place = self._without_image
+        if tags.tagged_without_image:
+            place = place or source.place(lines_before + tags.first_tagged_without_image)
+        self._without_image = (number + tags.tagged_without_image, place)
+        number, place = self._differing
+        if tags.differing:
+            line, in_text, images = tags.first_differing
+            place = (
+                place or f"{source.place(lines_before + line)} has {in_text} <image> and {_images(images)}"
+            )
+        self._differing = (number + tags.differing, place)
+        number, place = self._untagged
+        if tags.untagged_with_image:
+            place = place or source.place(lines_before + tags.first_untagged_with_image)
+        self._untagged = (number + tags.untagged_with_image, place)
+
+    def warnings(self, num_records: int) -> list[str]:
+        """The warnings, most alarming first."""
+        found = []
+        number, place = self._without_image
+        if self._options.image_root is not None and not self.images:
+            found.append(
+                "no record yields an image although --image-root was given: check the image keys, and name them with"
+                " --image-key"
+            )
+        if number:
+            found.append(
+                f"{number} of {num_records} records have image tags in their text and no image (first: {place})"
+            )
+        number, place = self._differing
+        if number:
+            found.append(
+                f"{number} of {num_records} records have another number of <image> tags than images (first: {place})"
+            )
+        number, place = self._untagged
+        if number and self._tagged:
+            found.append(
+                f"{number} of {num_records} records have images and no <image> tag, while others have one (first: {place})"
+            )
+        repeated = count_repeated(self.ids)
+        if repeated:
+            found.append(f"{repeated} records repeat the id of an earlier record; all are kept")
+        if self.animated:
+            found.append(f"{self.animated} image files hold several pictures; readers decode the first")
+        names = [source.name for source in self.empty_sources]
+        if names:
+            more = f" and {len(names) - _LISTED_SOURCES} more" if len(names) > _LISTED_SOURCES else ""
+            found.append(f"no records in {', '.join(names[:_LISTED_SOURCES])}{more}")
+        return found
+
+
+def _images(count: int) -> str:
+    return f"{count} image" if count == 1 else f"{count} images"
+
+
+def count_repeated(hashes: Sequence[NDArray[Any]]) -> int:
+    """How many of the hashes (uint64 arrays) have occurred before; sorted in parts, so that memory stays bounded."""
+    total = sum(map(len, hashes))
+    parts = max(1, -(-total // _SORTED_AT_ONCE))
+    distinct = 0
+    for part in range(parts):
+        mine = [found[found % np.uint64(parts) == part] for found in hashes]
+        distinct += len(np.unique(np.concatenate([np.zeros(0, np.uint64), *mine])))
+    return total - distinct

@@ -1,0 +1,107 @@
+"""What an image file is: recognised by its first bytes, proven by decoding it once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+
+from streamshard.convert.problems import HUGE_IMAGE, UNREADABLE_IMAGE, RecordProblem
+
+HEAD_NBYTES = 32
+UNKNOWN = "unknown"
+_FTYP_BRANDS = {
+    b"heic": "heic", b"heix": "heic", b"hevc": "heic", b"heim": "heic", b"heis": "heic", b"mif1": "heic", b"msf1": "heic",
+    b"avif": "avif", b"avis": "avif",
+}  # fmt: skip
+_WHAT_TO_INSTALL = {
+    "heic": "Pillow reads no HEIC without the package pillow-heif; convert the file to JPEG or PNG",
+    "avif": "this Pillow reads no AVIF; install a Pillow with AVIF (11.3 or newer) or the package pillow-avif-plugin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """Real format (``jpeg``, ``png``, ``webp``, …, ``unknown``) and whether the file holds more than one picture."""
+
+    format: str
+    animated: bool = False
+
+
+def sniff_format(head: bytes) -> str:
+    """Tell the format from the first 32 bytes of a file; ``"unknown"`` where they say nothing."""
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "gif"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head.startswith((b"II*\0", b"MM\0*")):
+        return "tiff"
+    if head.startswith(b"BM"):
+        return "bmp"
+    if head[4:8] == b"ftyp":
+        return _FTYP_BRANDS.get(head[8:12], UNKNOWN)
+    return UNKNOWN
+
+
+def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
+    """Decode the first picture of an image file completely.
+
+    Run inside :func:`own_pixel_limit`, where Pillow's own limit is off and ours is the only one.
+
+    Raises:
+        RecordProblem: not an image, cut, broken, or more pixels than allowed.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    sniffed = sniff_format(content[:HEAD_NBYTES])
+    try:
+        with Image.open(BytesIO(content)) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise RecordProblem(
+                    HUGE_IMAGE,
+                    f"{width}x{height} pixels, more than the limit of {max_pixels}; if the file is right, raise it with"
+                    f" --max-image-pixels {width * height}",
+                )
+            image.load()
+            animated = bool(getattr(image, "is_animated", False))
+            found = (image.format or sniffed).lower()
+    except (RecordProblem, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        hint = _WHAT_TO_INSTALL.get(sniffed)
+        what = f"content is {sniffed.upper()}, which cannot be decoded here: {hint}" if hint else (
+            f"content is not a readable image (it starts with {content[:8].hex(' ')})"
+        )  # fmt: skip
+        raise RecordProblem(
+            UNREADABLE_IMAGE, f"{what}; --no-check stores files without decoding them"
+        ) from None
+    # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, IndexError, … for broken
+    # files: whatever it is, the file is not decodable, and the record is reported with the cause.
+    except Exception as error:  # noqa: BLE001
+        raise RecordProblem(
+            UNREADABLE_IMAGE, f"cannot be decoded ({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    return ImageFacts(found, animated)
+
+
+@contextmanager
+def own_pixel_limit() -> Iterator[None]:
+    """Switch Pillow's own size limit and warnings off, and restore them: the limit here is the converter's."""
+    from PIL import Image
+
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns about odd metadata; the file is stored as it is, so there is nothing to do about it.
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before

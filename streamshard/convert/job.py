@@ -1,0 +1,355 @@
+"""One conversion from beginning to end: scan, plan, write, publish; restartable after any kill."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from streamshard import __version__
+from streamshard.convert.destination import Destination, open_destination
+from streamshard.convert.journal import Journal, work_directory
+from streamshard.convert.jsonl import chunk_lines, chunk_nbytes
+from streamshard.convert.options import ConvertOptions
+from streamshard.convert.places import local_path, open_place
+from streamshard.convert.plan import Plan, make_plan
+from streamshard.convert.processes import Workers
+from streamshard.convert.progress import Progress, SilentProgress
+from streamshard.convert.scan import ScanTask
+from streamshard.convert.shards import WriteTask
+from streamshard.convert.sources import Origin, Source, find_origin, stage
+from streamshard.convert.summary import Summary
+from streamshard.convert.tally import SavedChunk
+from streamshard.errors import ConvertError, FormatError
+from streamshard.format.index import INDEX_BASENAME, Index, ShardInfo, index_text, parse_index
+from streamshard.storage.opening import is_local
+from streamshard.write.publish import publish_file
+
+_SHARD_FILE = re.compile(r"shard\.\d{5,}\.mds(\.\w+)?")
+
+
+def convert(options: ConvertOptions, progress: Progress | None = None) -> Summary:
+    """Turn JSONL and images into a dataset.
+
+    Nothing that looks like a dataset appears before all of it is there: ``index.json`` comes last. After a kill, the
+    same call does only what is missing, with the same bytes as an undisturbed run.
+
+    Raises:
+        ConvertError: input that cannot be converted, naming file and line; an output that is there already.
+        StorageError: a place that cannot be read or written.
+    """
+    if options.image_root is not None and is_local(options.image_root):
+        options = replace(options, image_root=str(local_path(options.image_root)))
+    return _Job(options, progress or SilentProgress()).run()
+
+
+class _Job:
+    def __init__(self, options: ConvertOptions, progress: Progress) -> None:
+        self._options = options
+        self._progress = progress
+        self._began = time.monotonic()
+        self._destination: Destination = open_destination(options.out, options.storage_options)
+        self._journal = Journal(work_directory(options.out, options.work_dir))
+        self._origins: list[Origin] = []
+
+    def run(self) -> Summary:
+        options = self._options
+        self._origins = [find_origin(source, options.storage_options) for source in options.sources]
+        if options.image_root is not None:
+            open_place(
+                options.image_root,
+                allow_outside_root=options.allow_outside_root,
+                storage_options=options.storage_options,
+            )
+        finished = self._finished_before()
+        if finished is not None:
+            self._clear_leftovers()
+            return finished
+        self._refuse_strange_shards()
+        self._destination.prepare()
+        with self._journal.locked(self._destination.name):
+            # Another run may have finished between the first look and the lock.
+            finished = self._finished_before()
+            if finished is not None:
+                self._journal.remove()
+                return finished
+            with Workers(self._num_workers()) as workers:
+                plan = self._plan(workers)
+                infos, resumed = self._write(plan, workers)
+            self._publish(plan, infos)
+        return self._summary(plan, infos, resumed)
+
+    def _num_workers(self) -> int:
+        places = [*self._options.sources, self._options.out, self._options.image_root or ""]
+        # Such a place exists in this process alone.
+        if any(place.startswith("memory://") for place in places):
+            return 1
+        return self._options.num_workers
+
+    def _finished_before(self) -> Summary | None:
+        if self._options.overwrite:
+            return None
+        text = self._destination.read(INDEX_BASENAME)
+        if text is None:
+            return None
+        where = self._destination.name
+        try:
+            index = parse_index(text, source=f"{where}/{INDEX_BASENAME}")
+        except FormatError as error:
+            raise ConvertError(
+                f"{where}: holds an {INDEX_BASENAME} already, and not a sound one ({error}); {_WAYS_OUT}"
+            )
+        made = index.extra.get("convert")
+        facts = made if isinstance(made, dict) else {}
+        if facts.get("options") != self._options.portable_digest():
+            raise ConvertError(
+                f"{where}: holds a finished dataset ({_counts(index)}), not made by this job; {_WAYS_OUT}"
+            )
+        self._progress.note(f"{where} holds a finished dataset; comparing its records with the sources")
+        if facts.get("content") != self._content_digest():
+            raise ConvertError(
+                f"{where}: holds a finished dataset ({_counts(index)}) of other records; {_WAYS_OUT}"
+            )
+        for shard in index.shards:
+            size = self._destination.size(shard.stored.basename)
+            if size != shard.stored.nbytes:
+                found = (
+                    "is not there" if size is None else f"has {size} bytes instead of {shard.stored.nbytes}"
+                )
+                raise ConvertError(
+                    f"{where}: holds a dataset whose {shard.stored.basename} {found}; {_WAYS_OUT}"
+                )
+        return self._summary_of(index.shards, index.extra, finished_before=True)
+
+    def _clear_leftovers(self) -> None:
+        """Finish the removal of the work directory by a run that was killed in it."""
+        if self._journal.directory.is_dir():
+            with self._journal.locked(self._destination.name):
+                self._journal.remove()
+
+    def _refuse_strange_shards(self) -> None:
+        if self._options.overwrite or (self._journal.directory / "job.json").exists():
+            return
+        strange = [name for name in self._destination.names() if _SHARD_FILE.fullmatch(name)]
+        if strange:
+            raise ConvertError(
+                f"{self._destination.name}: holds {len(strange)} shard files without {INDEX_BASENAME} (such as"
+                f" {strange[0]}), which this job has not written; {_WAYS_OUT}"
+            )
+
+    def _content_digest(self) -> str:
+        digest = xxhash.xxh3_128()
+        with tempfile.TemporaryDirectory(prefix="streamshard-convert-") as folder:
+            for number, origin in enumerate(self._origins):
+                source = self._staged(origin, number, Path(folder))
+                hashes = array("Q")
+                for _, line in chunk_lines(Path(source.path), 0, source.nbytes):
+                    text = line.strip(b" \t\r\n")
+                    if text:
+                        hashes.append(xxhash.xxh64_intdigest(text))
+                    if len(hashes) >= 1 << 16:
+                        digest.update(_little_endian(hashes))
+                        hashes = array("Q")
+                digest.update(_little_endian(hashes))
+        return digest.hexdigest()
+
+    def _plan(self, workers: Workers) -> Plan:
+        options, journal = self._options, self._journal
+        if not options.resume:
+            journal.forget(scan=True)
+        job = {
+            "version": f"{__version__} 1",
+            "scan": {"sources": [origin.fingerprint() for origin in self._origins], **options.scan_key()},
+            "write": options.write_key(),
+        }
+        for difference in journal.accept(job):
+            self._progress.note(f"work of an interrupted run is planned anew: {difference}")
+        self._remove_old_index()
+        if (journal.directory / "plan.json").exists():
+            return Plan.load(journal.directory)
+        sources = self._stage_all()
+        chunks = self._scan(sources, workers)
+        return make_plan(journal.directory, sources, chunks, options)
+
+    def _remove_old_index(self) -> None:
+        text = self._destination.read(INDEX_BASENAME)
+        if text is None:
+            return
+        try:
+            old: Sequence[ShardInfo] = parse_index(text, source=self._destination.name).shards
+        except FormatError as error:
+            self._progress.note(
+                f"the old {INDEX_BASENAME} is not sound ({error}); its shard files are not deleted"
+            )
+            old = ()
+        # Shards in folders belong to datasets of their own, which a merged index only points at.
+        names = [shard.stored.basename for shard in old]
+        self._journal.replace_later(name for name in names if "/" not in name)
+        self._destination.delete(INDEX_BASENAME)
+
+    def _stage_all(self) -> list[Source]:
+        folder = self._journal.directory / "sources"
+        folder.mkdir(exist_ok=True)
+        self._progress.begin("reading sources", sum(origin.nbytes for origin in self._origins), None)
+        sources = [self._staged(origin, number, folder) for number, origin in enumerate(self._origins)]
+        self._progress.end()
+        return sources
+
+    def _staged(self, origin: Origin, number: int, folder: Path) -> Source:
+        return stage(
+            origin,
+            folder,
+            number,
+            storage_options=self._options.storage_options,
+            advance=lambda nbytes: self._progress.advance(nbytes, 0),
+        )
+
+    def _scan(self, sources: Sequence[Source], workers: Workers) -> list[list[Path]]:
+        folder = self._journal.directory / "scan"
+        folder.mkdir(exist_ok=True)
+        size = chunk_nbytes(sum(source.nbytes for source in sources))
+        paths: list[list[Path]] = []
+        tasks: list[ScanTask] = []
+        for number, source in enumerate(sources):
+            mine = []
+            for part, begin in enumerate(range(0, source.nbytes, size)):
+                path = folder / f"{number:05d}-{part:06d}.npz"
+                mine.append(path)
+                if not _is_good(path):
+                    tasks.append(self._scan_task(source, begin, min(begin + size, source.nbytes), path))
+            paths.append(mine)
+        total = sum(task.end - task.begin for task in tasks)
+        self._progress.begin(
+            "checking records and images" if self._options.check else "scanning records", total, None
+        )
+        told = False
+
+        def finished(problems: int) -> None:
+            nonlocal told
+            if problems and not told:
+                told = True
+                self._progress.note(
+                    "there are records that cannot be converted; the scan goes on to find all of them"
+                )
+
+        workers.run("scan", tasks, self._progress.advance, finished)
+        self._progress.end()
+        return paths
+
+    def _scan_task(self, source: Source, begin: int, end: int, target: Path) -> ScanTask:
+        options = self._options
+        return ScanTask(
+            source.path,
+            begin,
+            end,
+            str(target),
+            options.image_root if options.image_root is not None else source.image_folder,
+            options.image_keys,
+            options.check,
+            options.max_image_pixels,
+            options.allow_outside_root,
+            options.storage_options,
+        )
+
+    def _write(self, plan: Plan, workers: Workers) -> tuple[list[ShardInfo], int]:
+        options = self._options
+        done = self._journal.still_there(self._destination)
+        tasks = [
+            WriteTask(
+                str(self._journal.directory),
+                shard,
+                options.out if not is_local(options.out) else str(local_path(options.out)),
+                options.image_root,
+                options.image_keys,
+                options.allow_outside_root,
+                options.compression,
+                options.hashes,
+                options.size_limit,
+                options.storage_options,
+            )
+            for shard in range(plan.num_shards)
+            if shard not in done
+        ]
+        resumed = plan.num_shards - len(tasks)
+        if resumed:
+            self._progress.note(f"{resumed} of {plan.num_shards} shards are there from an interrupted run")
+        self._progress.begin("writing shards", plan.payload_nbytes, plan.num_samples)
+        for info in done.values():
+            self._progress.advance(info.raw.nbytes, info.num_samples)
+        workers.run("write", tasks, self._progress.advance, lambda _: None)
+        self._progress.end()
+        recorded = self._journal.done()
+        missing = [shard for shard in range(plan.num_shards) if shard not in recorded]
+        if missing:
+            raise ConvertError(
+                f"{self._destination.name}: no record of shard {missing[0]}; run the same command again"
+            )
+        return [recorded[shard][0] for shard in range(plan.num_shards)], resumed
+
+    def _publish(self, plan: Plan, infos: Sequence[ShardInfo]) -> None:
+        built = self._journal.directory / "built"
+        publish_file(built, INDEX_BASENAME, [index_text(infos, plan.extra)])
+        self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
+        stored = {info.stored.basename for info in infos}
+        for name in self._journal.replaced():
+            if name not in stored:
+                self._destination.delete(name)
+        self._journal.remove()
+
+    def _summary(self, plan: Plan, infos: Sequence[ShardInfo], resumed: int) -> Summary:
+        return self._summary_of(infos, plan.extra, plan=plan, resumed=resumed)
+
+    def _summary_of(
+        self,
+        infos: Sequence[ShardInfo],
+        extra: Mapping[str, Any],
+        *,
+        plan: Plan | None = None,
+        resumed: int = 0,
+        finished_before: bool = False,
+    ) -> Summary:
+        schema = infos[0].schema if infos else None
+        return Summary(
+            out=self._destination.name,
+            samples=sum(info.num_samples for info in infos),
+            shards=len(infos),
+            nbytes=sum(info.stored.nbytes for info in infos),
+            raw_nbytes=sum(info.raw.nbytes for info in infos),
+            seconds=time.monotonic() - self._began,
+            columns=dict(zip(schema.names, schema.encodings, strict=True)) if schema is not None else {},
+            images=extra.get("images", {}),
+            skipped=extra.get("convert", {}).get("skipped", {}),
+            skips=plan.skips if plan is not None else (),
+            warnings=plan.warnings if plan is not None else (),
+            resumed_shards=resumed,
+            finished_before=finished_before,
+        )
+
+
+_WAYS_OUT = "choose another --out, or replace it with --overwrite"
+
+
+def _counts(index: Index) -> str:
+    return f"{index.num_samples} samples in {index.num_shards} shards"
+
+
+def _little_endian(hashes: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        hashes.byteswap()
+    return hashes.tobytes()
+
+
+def _is_good(path: Path) -> bool:
+    """Whether a chunk was scanned completely and without problems; one with problems is scanned again."""
+    try:
+        return not SavedChunk(path).problem_counts
+    except (FileNotFoundError, ValueError):
+        return False

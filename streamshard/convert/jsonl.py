@@ -1,0 +1,134 @@
+"""Lines of a JSONL file: found by chunk, parsed strictly."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from streamshard.convert.problems import (
+    BROKEN_JSON,
+    DUPLICATE_KEY,
+    NOT_AN_OBJECT,
+    NOT_UTF8,
+    RecordProblem,
+    shorten,
+)
+
+_READ_BUFFER = 1 << 20
+_SMALLEST_CHUNK = 1 << 18
+_LARGEST_CHUNK = 1 << 23
+BOM = b"\xef\xbb\xbf"
+
+
+class _DuplicateKeyError(Exception):
+    """Carries a key out of the JSON parser; becomes a RecordProblem at once."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DuplicateKeyError(key)
+            seen.add(key)
+    return made
+
+
+strict_decoder = json.JSONDecoder(object_pairs_hook=_object)
+"""Refuses an object, at any depth, that has one key twice."""
+
+
+def chunk_nbytes(total_nbytes: int) -> int:
+    """The size of a unit of scanning for sources of this many bytes: enough units to share, not too many files."""
+    return min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, total_nbytes // 256))
+
+
+def chunk_lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(offset, line)`` for each line that *starts* in ``[begin, end)``; the line may end behind it.
+
+    Every line of a file starts in exactly one of the chunks that tile it. A chunk inside one long line
+    reads no more than itself. Lines come with their line end, if they have one. A byte order mark at
+    the start of the file belongs to no line.
+    """
+    with path.open("rb", buffering=_READ_BUFFER) as file:
+        offset = begin
+        if begin:
+            file.seek(begin - 1)
+            rest = file.readline(end - begin + 1)
+            if not rest.endswith(b"\n"):
+                return
+            offset = begin - 1 + len(rest)
+        elif file.peek(3)[:3] == BOM:
+            file.seek(3)
+            offset = 3
+        while offset < end:
+            line = file.readline()
+            if not line:
+                return
+            yield offset, line
+            offset += len(line)
+
+
+def read_span(file: int, offset: int, nbytes: int) -> bytes:
+    """Read exactly these bytes, or fewer at the end of the file, from a file descriptor."""
+    parts = []
+    while nbytes:
+        part = os.pread(file, min(nbytes, 1 << 30), offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        nbytes -= len(part)
+    return b"".join(parts)
+
+
+def parse_record(line: bytes) -> dict[str, Any]:
+    """Parse one line into an object.
+
+    Raises:
+        RecordProblem: not UTF-8, not JSON, not an object, or a key that an object has twice.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordProblem(
+            NOT_UTF8, f"byte {error.start + 1} of the line is not UTF-8 ({error.reason}); JSONL must be UTF-8"
+        ) from None
+    try:
+        record = strict_decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise RecordProblem(BROKEN_JSON, broken_json_text(error)) from None
+    except _DuplicateKeyError as error:
+        raise RecordProblem(
+            DUPLICATE_KEY, f"key {shorten(str(error), 80)} stands twice in one object; keep one of them"
+        ) from None
+    except RecursionError:
+        raise RecordProblem(BROKEN_JSON, "JSON nested too deeply to be parsed") from None
+    except ValueError as error:  # an integer of more digits than Python parses
+        raise RecordProblem(BROKEN_JSON, f"a value that cannot be parsed: {error}") from None
+    if type(record) is not dict:
+        raise RecordProblem(
+            NOT_AN_OBJECT,
+            f"found {_JSON_NAMES.get(type(record), 'a value')} ({shorten(text.strip(), 60)}),"
+            " expected one JSON object {…} a line",
+        )
+    return record
+
+
+def broken_json_text(error: json.JSONDecodeError) -> str:
+    """Say what the parser found, with the column (counted in characters from 1)."""
+    return f"broken JSON at column {error.colno}: {error.msg}"
+
+
+_JSON_NAMES: dict[type, str] = {
+    list: "a list",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}

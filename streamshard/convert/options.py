@@ -1,0 +1,142 @@
+"""The options of one conversion, checked before anything is read or written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamshard._sizes import parse_bytes
+
+DEFAULT_SIZE_LIMIT = 1 << 26
+# Pillow's own limit, above which it refuses to decode: 1 GiB of memory at three bytes a pixel, twice.
+DEFAULT_MAX_IMAGE_PIXELS = 178_956_970
+END_OF_OFFSETS = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """What ``streamshard convert`` is asked to do.
+
+    Args:
+        sources: JSONL files (also JSON arrays, ``.gz``, ``.bz2``, ``.zst``), local paths or URLs, in this order.
+        out: directory or URL of the new dataset.
+        image_root: where relative image references start; ``None``: the folder of the JSONL file that names them.
+        image_keys: keys that hold images; empty: found among ``image``, ``images``, ``image_path``, ….
+            ``("none",)``: no key holds images.
+        size_limit: target bytes of a shard, below 4 GiB; ``None``: cut only before 4 GiB.
+        samples_per_shard: most samples in a shard, or ``None``.
+        compression: ``"zstd:3"`` and the like, or ``None``.
+        hashes: hash algorithms whose digests go into the index.
+        workers: processes; ``None``: one for each CPU this process may use.
+        shuffle: seed of one global permutation of the records, or ``None`` for the order of the input.
+        check: decode every image once.
+        on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
+        overwrite: replace a finished dataset in ``out``.
+        resume: go on with what an interrupted run has left in ``out``.
+        json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
+        allow_outside_root: let image references leave the image root.
+        max_image_pixels: largest width × height that is decoded.
+        work_dir: where the plan of an output that is a URL is kept; ``None``: a private cache folder.
+        storage_options: passed to fsspec for every URL.
+
+    Raises:
+        ValueError: an option that cannot be, naming it and its value.
+    """
+
+    sources: tuple[str, ...]
+    out: str
+    image_root: str | None = None
+    image_keys: tuple[str, ...] = ()
+    size_limit: int | None = DEFAULT_SIZE_LIMIT
+    samples_per_shard: int | None = None
+    compression: str | None = None
+    hashes: tuple[str, ...] = ("xxh64",)
+    workers: int | None = None
+    shuffle: int | None = None
+    check: bool = True
+    on_error: str = "raise"
+    overwrite: bool = False
+    resume: bool = True
+    json_rest: str | None = None
+    allow_outside_root: bool = False
+    max_image_pixels: int = DEFAULT_MAX_IMAGE_PIXELS
+    work_dir: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        from streamshard.format.compression import parse_compression
+        from streamshard.format.hashing import check_hash_name
+
+        if not self.sources:
+            raise ValueError("sources=(): expected at least one JSONL file")
+        if self.on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error={self.on_error!r}: expected 'raise' or 'skip'")
+        if self.size_limit is not None and not 0 < self.size_limit < END_OF_OFFSETS:
+            raise ValueError(
+                f"size_limit={self.size_limit}: expected more than 0 and less than {END_OF_OFFSETS} bytes (4 GiB, the"
+                " end of MDS's offsets), or none for shards as large as that allows"
+            )
+        for name, value in (("samples_per_shard", self.samples_per_shard), ("workers", self.workers)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: expected at least 1")
+        if self.max_image_pixels < 1:
+            raise ValueError(f"max_image_pixels={self.max_image_pixels}: expected at least 1")
+        if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
+            raise ValueError(f"shuffle={self.shuffle}: expected a seed from 0 to 2**64 - 1")
+        parse_compression(self.compression)
+        for name in self.hashes:
+            check_hash_name(name)
+        object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes wanted."""
+        return self.workers if self.workers is not None else usable_cpus()
+
+    def scan_key(self) -> dict[str, Any]:
+        """The options that decide what a scan of the input finds (with the input itself)."""
+        return {
+            "image_root": self.image_root,
+            "image_keys": sorted(self.image_keys),
+            "check": self.check,
+            "on_error": self.on_error,
+            "allow_outside_root": self.allow_outside_root,
+            "max_image_pixels": self.max_image_pixels,
+        }
+
+    def write_key(self) -> dict[str, Any]:
+        """The options that decide how the records found become shards."""
+        return {
+            "size_limit": self.size_limit,
+            "samples_per_shard": self.samples_per_shard,
+            "compression": self.compression,
+            "hashes": list(self.hashes),
+            "shuffle": self.shuffle,
+            "json_rest": self.json_rest,
+        }
+
+    def portable_digest(self) -> str:
+        """A digest of the options that shape the output and that are the same on every machine (no paths)."""
+        key = {**self.scan_key(), **self.write_key()}
+        del key["image_root"]
+        return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse_size_limit(text: str) -> int | None:
+    """``"64mb"`` → 67108864; ``"none"`` → ``None``.
+
+    Raises:
+        ValueError: not a size.
+    """
+    return None if text.strip().lower() == "none" else parse_bytes(text, name="size_limit")
+
+
+def usable_cpus() -> int:
+    """The number of CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

@@ -1,0 +1,275 @@
+"""Where image references lead: from a reference to a file below the image root, and to its bytes.
+
+A relative reference starts at ``--image-root``, or where that is not given, at the folder of the JSONL file
+that holds it; never at the current directory. Only regular files inside the root are read: an absolute path, ``..``
+or a link that leaves it is refused unless the user allows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import posixpath
+import stat
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from streamshard.convert.problems import (
+    BAD_REFERENCE,
+    EMPTY_IMAGE,
+    MISSING_IMAGE,
+    OUTSIDE_ROOT,
+    TOO_LARGE,
+    URL_IMAGE,
+    RecordProblem,
+    shorten,
+)
+from streamshard.errors import AccessDeniedError, BlobNotFoundError, ConvertError
+from streamshard.storage.opening import is_local, local_directory, open_store
+from streamshard.storage.store import Store
+
+_LARGEST_IMAGE = (1 << 32) - 1
+_LISTED_ENTRIES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An image file that a reference names: ``name`` finds it, ``reference`` is what the path column keeps."""
+
+    name: str
+    reference: str
+
+
+class ImagePlace(Protocol):
+    """A root of image references."""
+
+    remote: bool
+
+    def locate(self, reference: str) -> Located:
+        """Find the file (its existence is not checked here); RecordProblem for one that may not be read."""
+
+    def read(self, located: Located) -> bytes:
+        """All bytes; RecordProblem where there are none."""
+
+    def head(self, located: Located, nbytes: int) -> tuple[int, bytes]:
+        """The size of the file and its first bytes; RecordProblem as for ``read``."""
+
+
+def open_place(root: str, *, allow_outside_root: bool, storage_options: Any = None) -> ImagePlace:
+    """Open an image root, a directory or a URL.
+
+    Raises:
+        ConvertError: a local root that is not a directory.
+    """
+    if not is_local(root):
+        return RemoteImages(open_store(root, storage_options=storage_options))
+    path = local_path(root)
+    if not path.is_dir():
+        raise ConvertError(f"image root {root!r}: no such directory ({path})")
+    return LocalImages(path, allow_outside_root=allow_outside_root)
+
+
+def local_path(text: str) -> Path:
+    """A local path or ``file://`` URL as an absolute path; ``~`` expanded."""
+    return Path(os.path.abspath(local_directory(text)))  # noqa: PTH100 ".." as written, links kept
+
+
+class LocalImages:
+    """Image files below a directory."""
+
+    remote = False
+
+    def __init__(self, root: Path, *, allow_outside_root: bool) -> None:
+        # Bytes, so that names mean the same under every locale.
+        self._named_root = os.fsencode(root)
+        self._root = os.path.realpath(self._named_root)
+        self._inside = self._root if self._root.endswith(b"/") else self._root + b"/"
+        self._allow_outside = allow_outside_root
+        self._real_folder = lru_cache(maxsize=65536)(os.path.realpath)
+
+    def locate(self, reference: str) -> Located:
+        path = self._path_of(reference)
+        folder, base = os.path.split(path)
+        real = os.path.join(self._real_folder(folder), base)
+        if base in (b"", b".", b".."):
+            real = os.path.realpath(path)
+        else:
+            try:
+                if stat.S_ISLNK(os.lstat(real).st_mode):
+                    real = os.path.realpath(real)
+            except OSError:
+                pass  # reading it will tell what is wrong
+        if not real.startswith(self._inside) and not self._allow_outside:
+            raise RecordProblem(
+                OUTSIDE_ROOT,
+                f"image {shorten(reference)} is {shorten(os.fsdecode(real))}, outside the image root"
+                f" {os.fsdecode(self._root)!r}; choose another --image-root or allow it with --allow-outside-root",
+            )
+        return Located(os.fsdecode(real), self._kept_reference(reference, path))
+
+    def _path_of(self, reference: str) -> bytes:
+        check_reference(reference)
+        local = reference.removeprefix("file://")
+        if "://" in local[:32]:
+            raise RecordProblem(
+                URL_IMAGE,
+                f"image {shorten(reference)} is a URL; URL images are not fetched: download them first, or name the"
+                " place that holds all of them with --image-root URL and use relative references",
+            )
+        try:
+            path = local.encode("utf-8")
+        except UnicodeEncodeError:
+            raise RecordProblem(BAD_REFERENCE, f"image {shorten(reference)} is not valid Unicode") from None
+        if path.startswith(b"~/"):
+            path = os.path.expanduser(path)  # noqa: PTH111 bytes
+        return os.path.join(self._named_root, path)
+
+    def _kept_reference(self, reference: str, path: bytes) -> str:
+        if not reference.startswith(("/", "~/", "file://")):
+            return reference
+        # An absolute path says where this machine keeps its files; the dataset must not.
+        for root in (self._named_root, self._root):
+            relative = os.path.relpath(path, root)
+            if not relative.startswith(b"../"):
+                break
+        return relative.decode("utf-8")
+
+    def read(self, located: Located) -> bytes:
+        nbytes, content = self._read(located, None)
+        if len(content) != nbytes:
+            raise RecordProblem(
+                MISSING_IMAGE,
+                f"image {shorten(located.name)} changed while it was read; run again when it is quiet",
+            )
+        return content
+
+    def head(self, located: Located, nbytes: int) -> tuple[int, bytes]:
+        return self._read(located, nbytes)
+
+    def _read(self, located: Located, limit: int | None) -> tuple[int, bytes]:
+        path = os.fsencode(located.name)
+        try:
+            # O_NONBLOCK: a FIFO must be refused, not waited for.
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise RecordProblem(MISSING_IMAGE, self._missing_text(located)) from None
+        except OSError as error:
+            raise RecordProblem(
+                MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
+            ) from None
+        with os.fdopen(file, "rb", buffering=0) as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
+            check_image_nbytes(located, found.st_size)
+            wanted = found.st_size if limit is None else min(limit, found.st_size)
+            parts: list[bytes] = []
+            while wanted and (part := opened.read(wanted)):
+                parts.append(part)
+                wanted -= len(part)
+            return found.st_size, b"".join(parts)
+
+    def _missing_text(self, located: Located) -> str:
+        folder, base = os.path.split(located.name)
+        names = _entries(folder)
+        if names is None:
+            hint = f"the folder {shorten(folder)} does not exist either"
+        else:
+            near = nearby_names(base, names)
+            hint = (
+                f"nearby: {', '.join(repr(name) for name in near)}"
+                if near
+                else "nothing of a similar name is there"
+            )
+        return f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}"
+
+
+class RemoteImages:
+    """Image objects below a URL."""
+
+    remote = True
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def locate(self, reference: str) -> Located:
+        check_reference(reference)
+        below = self._store.url.rstrip("/") + "/"
+        key = reference.removeprefix(below)
+        if "://" in key[:32]:
+            raise RecordProblem(URL_IMAGE, f"image {shorten(reference)} is not below the image root {below}")
+        normal = posixpath.normpath(key)
+        if key.startswith("/") or normal == ".." or normal.startswith("../"):
+            raise RecordProblem(OUTSIDE_ROOT, f"image {shorten(reference)} is outside the image root {below}")
+        return Located(normal, key)
+
+    def read(self, located: Located) -> bytes:
+        try:
+            content = self._store.read(located.name)
+        except (BlobNotFoundError, AccessDeniedError) as error:
+            raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.reference)}: {error}") from None
+        check_image_nbytes(located, len(content))
+        return content
+
+    def head(self, located: Located, nbytes: int) -> tuple[int, bytes]:
+        try:
+            size = self._store.size(located.name)
+            check_image_nbytes(located, size)
+            return size, bytes(self._store.read_range(located.name, 0, min(size, nbytes)))
+        except (BlobNotFoundError, AccessDeniedError) as error:
+            raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.reference)}: {error}") from None
+
+
+def check_reference(reference: str) -> None:
+    """Refuse what is no path on any place.
+
+    Raises:
+        RecordProblem: an ``http`` URL, or a NUL byte.
+    """
+    if reference[:8].lower().startswith(("http://", "https://")):
+        raise RecordProblem(
+            URL_IMAGE,
+            f"image {shorten(reference)} is a URL; URL images are not fetched: download them and use their paths",
+        )
+    if "\0" in reference:
+        raise RecordProblem(BAD_REFERENCE, f"image {shorten(reference)} holds a NUL byte")
+
+
+def check_image_nbytes(located: Located, nbytes: int) -> None:
+    """Refuse an image of no bytes, or of more than a shard can hold.
+
+    Raises:
+        RecordProblem: as said.
+    """
+    if nbytes == 0:
+        raise RecordProblem(EMPTY_IMAGE, f"image {shorten(located.reference)} is an empty file (0 bytes)")
+    if nbytes > _LARGEST_IMAGE:
+        raise RecordProblem(
+            TOO_LARGE,
+            f"image {shorten(located.reference)} has {nbytes} bytes, more than a shard can hold (4 GiB)",
+        )
+
+
+def nearby_names(wanted: str, names: tuple[str, ...]) -> list[str]:
+    """Up to three names that the writer may have meant: another ending or case first, then similar spelling."""
+    stem = wanted.rpartition(".")[0] or wanted
+    same = [name for name in names if (name.rpartition(".")[0] or name).lower() == stem.lower()]
+    if same:
+        return sorted(same)[:3]
+    return difflib.get_close_matches(wanted, names[:5000], n=3, cutoff=0.75)
+
+
+@lru_cache(maxsize=16)
+def _entries(folder: str) -> tuple[str, ...] | None:
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) == _LISTED_ENTRIES:
+                    break
+    except OSError:
+        return None
+    return tuple(sorted(names))

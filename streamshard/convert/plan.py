@@ -1,0 +1,340 @@
+"""Planning: the findings of all chunks become columns, an order of records, and the borders of shards.
+
+The plan is complete before the first shard is written. It lies in the work directory as ``plan.json``,
+``rows`` (one fixed-size row for each record, in output order) and ``begins`` (first record of each shard), so that
+any process can make any shard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from streamshard.convert.columns import ColumnPlan, ImageColumn, KeySummary, plain_nbytes, plan_columns
+from streamshard.convert.options import ConvertOptions
+from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
+from streamshard.convert.rows import ROW, open_rows, permutation, permute_file
+from streamshard.convert.sources import Source
+from streamshard.convert.tally import SavedChunk
+from streamshard.convert.findings import Findings
+from streamshard.errors import ConvertError, FormatError
+from streamshard.format.schema import Schema
+from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
+
+_LISTED_SKIPS = 100
+_SIZES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole conversion, decided. ``begins`` is int64[num_shards + 1], the first output row of each shard."""
+
+    directory: Path
+    columns: ColumnPlan
+    sources: tuple[Source, ...]
+    begins: NDArray[np.int64]
+    extra: dict[str, Any]
+    warnings: tuple[str, ...]
+    skipped: Counter[str]
+    skips: tuple[PlacedProblem, ...]
+    payload_nbytes: int
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.begins) - 1
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.begins[-1])
+
+    def schema(self) -> Schema:
+        return Schema.from_columns(self.columns.encodings())
+
+    def rows(self, shard: int) -> NDArray[Any]:
+        """The rows of one shard, as a copy: structured array, see :data:`~streamshard.convert.rows.ROW`."""
+        return np.array(open_rows(self.directory / "rows")[self.begins[shard] : self.begins[shard + 1]])
+
+    def save(self) -> None:
+        """Write ``begins`` and, last, ``plan.json``, whose presence says that the plan is complete."""
+        np.save(self.directory / "begins.npy", self.begins)
+        shown = {
+            "columns": self.columns.to_json(),
+            "sources": [
+                [source.name, source.path, source.nbytes, source.image_folder, source.elements]
+                for source in self.sources
+            ],
+            "extra": self.extra,
+            "warnings": self.warnings,
+            "skipped": self.skipped,
+            "skips": [skip.to_json() for skip in self.skips],
+            "payload_nbytes": self.payload_nbytes,
+        }
+        part = self.directory / "plan.json.part"
+        part.write_text(json.dumps(shown), encoding="ascii")
+        part.replace(self.directory / "plan.json")
+
+    @classmethod
+    def load(cls, directory: Path) -> Plan:
+        """Load a saved plan.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        shown = json.loads((directory / "plan.json").read_text(encoding="ascii"))
+        return cls(
+            directory,
+            ColumnPlan.from_json(shown["columns"]),
+            tuple(Source(*row) for row in shown["sources"]),
+            np.load(directory / "begins.npy"),
+            shown["extra"],
+            tuple(shown["warnings"]),
+            Counter(shown["skipped"]),
+            tuple(PlacedProblem.from_json(skip) for skip in shown["skips"]),
+            shown["payload_nbytes"],
+        )
+
+
+def make_plan(
+    directory: Path, sources: Sequence[Source], chunks: Sequence[Sequence[Path]], options: ConvertOptions
+) -> Plan:
+    """Merge the scanned chunks of each source into a plan, and save it.
+
+    Args:
+        directory: the work directory.
+        sources: the inputs in order.
+        chunks: for each source, the files of its chunks in order.
+        options: of the conversion.
+
+    Raises:
+        ConvertError: records that cannot be converted (unless they are to be skipped), no records at all,
+            names that clash, too many columns.
+    """
+    found = _Merge(sources, chunks, options)
+    found.read_headings()
+    if options.on_error == "raise":
+        found.refuse_problems()
+    if not found.num_records:
+        raise ConvertError(found.nothing_text())
+    columns = plan_columns(found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest)
+    try:
+        schema = Schema.from_columns(columns.encodings())
+    except (FormatError, ValueError) as error:
+        raise ConvertError(f"the records give no usable columns: {error}") from error
+    config = config_text(
+        schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
+    )
+    scanned = directory / "rows.scanned"
+    num_samples, payload_nbytes = found.write_rows(scanned, columns, MAX_SHARD_NBYTES - len(config) - 12)
+    if options.on_error == "raise":
+        found.refuse_problems()
+    if not num_samples:
+        raise ConvertError(found.nothing_text())
+    rows = directory / "rows"
+    if options.shuffle is None:
+        scanned.replace(rows)
+    else:
+        permute_file(scanned, rows, permutation(num_samples, options.shuffle))
+        scanned.unlink()
+    begins = _cut(open_rows(rows), len(config), options)
+    plan = Plan(
+        directory,
+        columns,
+        tuple(sources),
+        begins,
+        found.extra(),
+        tuple(found.findings.warnings(found.num_records)),
+        found.problem_counts,
+        tuple(found.problems[:_LISTED_SKIPS]),
+        payload_nbytes,
+    )
+    plan.save()
+    return plan
+
+
+def _cut(rows: NDArray[Any], config_nbytes: int, options: ConvertOptions) -> NDArray[np.int64]:
+    cutter = ShardCutter(
+        config_nbytes, size_limit=options.size_limit, samples_per_shard=options.samples_per_shard
+    )
+    begins = [0]
+    row = 0
+    for begin in range(0, len(rows), _SIZES_AT_ONCE):
+        for nbytes in rows["sample_nbytes"][begin : begin + _SIZES_AT_ONCE].tolist():
+            if not cutter.fits(nbytes):
+                begins.append(row)
+                cutter.reset()
+            cutter.add(nbytes)
+            row += 1
+    begins.append(row)
+    return np.array(begins, np.int64)
+
+
+class _Merge:
+    def __init__(
+        self, sources: Sequence[Source], chunks: Sequence[Sequence[Path]], options: ConvertOptions
+    ) -> None:
+        self._sources = sources
+        self._chunks = chunks
+        self._options = options
+        self.keys: dict[str, KeySummary] = {}
+        self.num_records = 0
+        self.problem_counts: Counter[str] = Counter()
+        self.problems: list[PlacedProblem] = []
+        self.findings = Findings(options)
+        self._image_rows: Counter[str] = Counter()
+        self._image_formats: dict[str, Counter[str]] = {}
+        self._text_digest = xxhash.xxh3_128()
+
+    def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
+        """Source number, number of lines before the chunk, chunk: in input order."""
+        for number, paths in enumerate(self._chunks):
+            lines = 0
+            for path in paths:
+                chunk = SavedChunk(path)
+                yield number, lines, chunk
+                lines += chunk.num_lines
+
+    def read_headings(self) -> None:
+        """Add up what the headings of all chunks say."""
+        records_of = [0] * len(self._sources)
+        for number, lines, chunk in self._saved():
+            source = self._sources[number]
+            self.num_records += chunk.num_records
+            records_of[number] += chunk.num_records + sum(chunk.problem_counts.values())
+            for name, kinds, count in chunk.key_headings:
+                key = self.keys.setdefault(name, KeySummary())
+                key.count += count
+                key.kinds |= kinds
+            for name, count, formats, animated in chunk.image_headings:
+                self._image_rows[name] += count
+                self._image_formats.setdefault(name, Counter()).update(formats)
+                self.findings.animated += animated
+            self.problem_counts += chunk.problem_counts
+            room = max(LISTED, _LISTED_SKIPS) - len(self.problems)
+            self.problems += [_placed(source, lines, problem) for problem in chunk.problems[: max(0, room)]]
+            self.findings.add_tags(source, lines, chunk.tags)
+        for source, records in zip(self._sources, records_of, strict=True):
+            if not records:
+                self.findings.empty_sources.append(source)
+        self.findings.images = sum(self._image_rows.values())
+
+    def refuse_problems(self) -> None:
+        """Raise one error that lists what is wrong, if anything is."""
+        total = self.problem_counts.total()
+        if not total:
+            return
+        listed = "\n".join(f"  {problem}" for problem in self.problems[:LISTED])
+        more = f"\n  … and {total - LISTED} more" if total > LISTED else ""
+        raise ConvertError(
+            f"{total} record{'s' if total > 1 else ''} cannot be converted ({counts_text(self.problem_counts)}):\n"
+            f"{listed}{more}\nmend the input, or leave such records out with --on-error skip"
+        )
+
+    def nothing_text(self) -> str:
+        """Why there is nothing to write."""
+        names = ", ".join(source.name for source in self._sources[:5])
+        if not self.problem_counts:
+            return f"0 samples: no records in {names}; nothing is written"
+        listed = "\n".join(f"  {problem}" for problem in self.problems[:LISTED])
+        return (
+            f"0 samples: all {self.problem_counts.total()} records of {names} were skipped"
+            f" ({counts_text(self.problem_counts)}); nothing is written:\n{listed}"
+        )
+
+    def image_columns(self) -> tuple[ImageColumn, ...]:
+        """The image keys in order of name, each with the encoding that holds all its images."""
+        for key in self._options.image_keys:
+            if key != "none" and key not in self.keys:
+                known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
+        wanted = set(self._image_rows)
+        if self._options.image_keys != ("none",):
+            wanted |= set(self._options.image_keys)
+        columns = []
+        for key in sorted(wanted):
+            formats = self._image_formats.get(key, Counter())
+            item = "png" if set(formats) == {"png"} else "jpeg"
+            one_each = self._image_rows[key] == formats.total() == self.num_records
+            columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each))
+        return tuple(columns)
+
+    def write_rows(self, path: Path, columns: ColumnPlan, largest: int) -> tuple[int, int]:
+        """Write the rows of all records in input order; gives their number and the sum of their sizes.
+
+        Records that no shard can hold become problems.
+        """
+        num_samples = payload_nbytes = 0
+        with path.open("wb") as file:
+            for number, lines, chunk in self._saved():
+                nbytes = plain_nbytes(columns, chunk.keys(), chunk.num_records)
+                for image in columns.images:
+                    nbytes += _image_nbytes(image, chunk)
+                self._text_digest.update(chunk.array("text_hashes").astype("<u8").tobytes())
+                self.findings.ids.append(chunk.array("id_hashes"))
+                rows = np.zeros(chunk.num_records, ROW)
+                rows["source"] = number
+                rows["offset"] = chunk.array("offsets")
+                rows["line_nbytes"] = chunk.array("line_nbytes")
+                rows["sample_nbytes"] = nbytes
+                rows["image_hash"] = chunk.array("image_hashes")
+                if len(nbytes) and nbytes.max() > largest:
+                    for row in np.flatnonzero(nbytes > largest).tolist():
+                        problem = Problem(
+                            int(chunk.array("lines")[row]),
+                            TOO_LARGE,
+                            f"the record takes {nbytes[row]} bytes, more than the {largest} that a shard can hold",
+                        )
+                        self.problem_counts[TOO_LARGE] += 1
+                        self.problems.append(_placed(self._sources[number], lines, problem))
+                    rows = rows[nbytes <= largest]
+                file.write(rows.tobytes())
+                num_samples += len(rows)
+                payload_nbytes += int(rows["sample_nbytes"].sum())
+        return num_samples, payload_nbytes
+
+    def extra(self) -> dict[str, Any]:
+        """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
+        options = self._options
+        return {
+            "convert": {
+                "check": options.check,
+                "content": self._text_digest.hexdigest(),
+                "on_error": options.on_error,
+                "options": options.portable_digest(),
+                "shuffle": options.shuffle,
+                "skipped": dict(self.problem_counts),
+                "version": 1,
+            },
+            "images": {key: dict(formats) for key, formats in self._image_formats.items()},
+        }
+
+
+def _placed(source: Source, lines_before: int, problem: Problem) -> PlacedProblem:
+    return PlacedProblem(source.place(lines_before + problem.line), problem)
+
+
+def _image_nbytes(image: ImageColumn, chunk: SavedChunk) -> NDArray[np.int64]:
+    """The stored bytes of an image column and its path column for each record: int64[num_records]."""
+    found = chunk.images().get(image.key)
+    if not image.listed:
+        nbytes = np.full(chunk.num_records, 4 + 4, np.int64)
+        if found is not None:
+            nbytes[found.rows] += found.payload_nbytes.astype(np.int64) + found.path_nbytes
+        return nbytes
+    # u32 zero, u32 count; the path column of a record without images is "[]".
+    nbytes = np.full(chunk.num_records, (4 + 8) + (4 + 2), np.int64)
+    if found is not None:
+        nbytes[found.rows] += (
+            4 * found.counts.astype(np.int64)
+            + found.payload_nbytes.astype(np.int64)
+            + found.path_json_nbytes.astype(np.int64)
+            - 2
+        )
+    return nbytes

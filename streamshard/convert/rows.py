@@ -1,0 +1,47 @@
+"""The plan's table of records in output order, on disk, and the random order of a shuffle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROW = np.dtype(
+    [
+        ("source", "<u4"),
+        ("line_nbytes", "<u4"),
+        ("offset", "<u8"),
+        ("sample_nbytes", "<u8"),
+        ("image_hash", "<u8"),
+    ]
+)
+"""One record: which source, where its line is, how many bytes its sample takes, the hash of its images (0: none)."""
+
+_TAKEN_AT_ONCE = 1 << 20
+
+
+def permutation(num_samples: int, seed: int) -> NDArray[np.int64]:
+    """A random order of ``num_samples`` records: int64[num_samples].
+
+    Depends on the seed alone: records sorted by 64 keyed random bits each. ``random_raw`` is stable between
+    releases of NumPy.
+    """
+    bits = np.random.Philox(np.random.SeedSequence([0x636F6E76, seed & 0xFFFFFFFF, seed >> 32]))
+    return np.argsort(bits.random_raw(num_samples), kind="stable").astype(np.int64)
+
+
+def permute_file(source: Path, target: Path, order: NDArray[np.int64]) -> None:
+    """Write the rows of one file in another order; memory is bounded by a block, not by the file."""
+    rows = open_rows(source)
+    with target.open("wb") as file:
+        for begin in range(0, len(order), _TAKEN_AT_ONCE):
+            file.write(rows[order[begin : begin + _TAKEN_AT_ONCE]].tobytes())
+
+
+def open_rows(path: Path) -> NDArray[Any]:
+    """Map a table of rows."""
+    if not path.stat().st_size:
+        return np.zeros(0, ROW)
+    return np.memmap(path, ROW, mode="r")

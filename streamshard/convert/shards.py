@@ -1,0 +1,274 @@
+"""Making one shard of the plan: the unit of work that any process can do, at any time, with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.convert.columns import ColumnPlan, ImageColumn, plain_values
+from streamshard.convert.destination import open_destination
+from streamshard.convert.journal import Journal
+from streamshard.convert.jsonl import read_span
+from streamshard.convert.places import ImagePlace, Located, open_place
+from streamshard.convert.plan import Plan
+from streamshard.convert.problems import RecordProblem
+from streamshard.convert.references import references_of
+from streamshard.convert.scan import (
+    Advance,
+    digest_of,
+    joined_digest,
+    kept_references,
+    locate_reference,
+)
+from streamshard.convert.sources import Source
+from streamshard.errors import ConvertError
+from streamshard.format.schema import Schema
+from streamshard.write.encode import shard_basename, write_shard
+
+# Lines that follow one another are read together up to this many bytes.
+_SPAN_NBYTES = 1 << 23
+# Remote images are fetched ahead this many at a time.
+_REMOTE_THREADS = 16
+_STALE = "the input changed while it was converted: run again, with --no-resume"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """One shard of a plan, by number, and where it belongs."""
+
+    directory: str
+    shard: int
+    out: str
+    image_root: str | None
+    image_keys: tuple[str, ...]
+    allow_outside_root: bool
+    compression: str | None
+    hashes: tuple[str, ...]
+    size_limit: int | None
+    storage_options: Mapping[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"writing {shard_basename(self.shard)}"
+
+
+def write_planned_shard(task: WriteTask, advance: Advance) -> int:
+    """Make, publish and record one shard; gives its raw size in bytes.
+
+    Raises:
+        ConvertError: the input is no longer what was planned.
+        StorageError: the output cannot be written.
+    """
+    plan = _loaded_plan(task.directory, os.stat(Path(task.directory) / "plan.json").st_mtime_ns)
+    samples: list[bytes] = []
+    unreported = 0
+    for sample in _ShardSamples(plan, task).encoded():
+        samples.append(sample)
+        unreported += len(sample)
+        if unreported >= _SPAN_NBYTES:
+            advance(unreported, len(samples))
+            unreported = 0
+    built = Path(task.directory) / "built" / f"{task.shard:05d}.{os.getpid()}"
+    built.mkdir(parents=True, exist_ok=True)
+    info = write_shard(
+        built,
+        shard_basename(task.shard),
+        plan.schema(),
+        samples,
+        compression=task.compression,
+        hashes=task.hashes,
+        size_limit=task.size_limit,
+    )
+    basename = info.stored.basename
+    placed = open_destination(task.out, task.storage_options).place(built / basename, basename)
+    Journal(Path(task.directory)).record(task.shard, info, placed)
+    for left in built.iterdir():
+        left.unlink()
+    built.rmdir()
+    advance(unreported, 0)
+    return info.raw.nbytes
+
+
+@lru_cache(maxsize=1)
+def _loaded_plan(directory: str, _version: int) -> Plan:
+    return Plan.load(Path(directory))
+
+
+@dataclass(slots=True)
+class _Record:
+    sample: dict[str, Any]
+    row: Any
+    images: list[tuple[ImageColumn, list[Located | bytes]]]
+
+
+class _ShardSamples:
+    def __init__(self, plan: Plan, task: WriteTask) -> None:
+        self._plan = plan
+        self._task = task
+        self._rows = plan.rows(task.shard)
+        # Images are stored as the bytes of their files, which are checked already: encode them as plain bytes. The
+        # layout of a sample is the same.
+        self._encode = Schema.from_columns(_bytes_for_images(plan.columns)).encoder()
+        self._places: dict[str, ImagePlace] = {}
+
+    def encoded(self) -> Iterator[bytes]:
+        if not self._plan.columns.images:
+            for row, line in self._lines():
+                yield self._finish(self._prepared(row, line), [])
+            return
+        window: list[_Record] = []
+        for row, line in self._lines():
+            record = self._prepared(row, line)
+            window.append(record)
+            if not self._is_remote() or len(window) == _REMOTE_THREADS:
+                yield from self._flush(window)
+                window = []
+        yield from self._flush(window)
+
+    def _is_remote(self) -> bool:
+        return any(place.remote for place in self._places.values())
+
+    def _flush(self, window: list[_Record]) -> Iterator[bytes]:
+        if len(window) > 1:
+            with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
+                contents = list(threads.map(self._contents, window))
+        else:
+            contents = [self._contents(record) for record in window]
+        for record, images in zip(window, contents, strict=True):
+            yield self._finish(record, images)
+
+    def _lines(self) -> Iterator[tuple[Any, bytes]]:
+        """The lines of the shard's rows in output order, read in ascending runs where they are neighbours."""
+        rows = self._rows
+        files: dict[int, int] = {}
+        try:
+            begin = 0
+            while begin < len(rows):
+                end = _run_end(rows, begin)
+                source = int(rows["source"][begin])
+                if source not in files:
+                    files[source] = os.open(self._plan.sources[source].path, os.O_RDONLY | os.O_CLOEXEC)
+                first = int(rows["offset"][begin])
+                last = int(rows["offset"][end - 1]) + int(rows["line_nbytes"][end - 1])
+                span = read_span(files[source], first, last - first)
+                for row in rows[begin:end]:
+                    at = int(row["offset"]) - first
+                    yield row, span[at : at + int(row["line_nbytes"])]
+                begin = end
+        finally:
+            for file in files.values():
+                os.close(file)
+
+    def _prepared(self, row: Any, line: bytes) -> _Record:
+        import json
+
+        try:
+            record = json.loads(line.decode("utf-8"))
+            if type(record) is not dict:
+                raise ValueError("not an object")
+            sample = plain_values(self._plan.columns, record)
+            references = references_of(record, self._task.image_keys) if self._plan.columns.images else {}
+            images = []
+            for column in self._plan.columns.images:
+                located = [
+                    self._locate(reference, self._source(row)) for reference in references.get(column.key, [])
+                ]
+                kept = kept_references(located)
+                if not column.listed and len(kept) != 1:
+                    raise ValueError(f"{len(kept)} images")
+                sample[column.path_column] = kept if column.listed else kept[0]
+                images.append((column, located))
+        except (ValueError, RecordProblem) as error:
+            raise ConvertError(f"{self._where(row)}: {error}; {_STALE}") from error
+        return _Record(sample, row, images)
+
+    def _locate(self, reference: str, source: Source) -> Located | bytes:
+        root = self._root(source)
+        place = self._places.get(root)
+        if place is None:
+            place = self._places[root] = open_place(
+                root,
+                allow_outside_root=self._task.allow_outside_root,
+                storage_options=self._task.storage_options,
+            )
+        return locate_reference(reference, place)
+
+    def _root(self, source: Source) -> str:
+        return source.image_folder if self._task.image_root is None else self._task.image_root
+
+    def _contents(self, record: _Record) -> list[bytes]:
+        place = self._places.get(self._root(self._source(record.row)))
+        contents = []
+        try:
+            for _, located in record.images:
+                for image in located:
+                    if isinstance(image, bytes) or place is None:
+                        contents.append(bytes(image))  # type: ignore[arg-type] a located image has a place
+                    else:
+                        contents.append(place.read(image))
+        except RecordProblem as problem:
+            raise ConvertError(f"{self._where(record.row)}: {problem}; {_STALE}") from None
+        return contents
+
+    def _finish(self, record: _Record, contents: list[bytes]) -> bytes:
+        planned = int(record.row["image_hash"])
+        begin = 0
+        for column, located in record.images:
+            mine = contents[begin : begin + len(located)]
+            begin += len(located)
+            record.sample[column.key] = _listed(mine) if column.listed else mine[0]
+        encoded = self._encode(record.sample)
+        # Planned sizes are the proof that this shard is cut where the plan says.
+        if len(encoded) != int(record.row["sample_nbytes"]) or (
+            planned and joined_digest([digest_of(content) for content in contents]) != planned
+        ):
+            raise ConvertError(
+                f"{self._where(record.row)}: the record or an image of it is not what it was when it was checked"
+                f" ({len(encoded)} bytes, planned {int(record.row['sample_nbytes'])}); {_STALE}"
+            )
+        return encoded
+
+    def _source(self, row: Any) -> Source:
+        return self._plan.sources[int(row["source"])]
+
+    def _where(self, row: Any) -> str:
+        source = self._source(row)
+        offset = int(row["offset"])
+        lines = 1
+        with Path(source.path).open("rb") as file:
+            while offset > 0 and (block := file.read(min(offset, _SPAN_NBYTES))):
+                lines += block.count(b"\n")
+                offset -= len(block)
+        return source.place(lines)
+
+
+def _bytes_for_images(columns: ColumnPlan) -> dict[str, str]:
+    encodings = columns.encodings()
+    encodings.update({image.key: "bytes" for image in columns.images})
+    return encodings
+
+
+def _listed(images: list[bytes]) -> bytes:
+    """The stored form of ``list[jpeg]`` and ``list[png]``: u32 zero, u32 count, u32 sizes, files."""
+    return b"".join([struct.pack(f"<{2 + len(images)}I", 0, len(images), *map(len, images)), *images])
+
+
+def _run_end(rows: NDArray[Any], begin: int) -> int:
+    """The end of the run of rows from ``begin`` whose lines follow one another closely in one source."""
+    limit = min(len(rows), begin + 4096)
+    offsets = rows["offset"][begin:limit].astype(np.int64)
+    sizes = rows["line_nbytes"][begin:limit].astype(np.int64)
+    gaps = offsets[1:] - (offsets[:-1] + sizes[:-1])
+    near = (rows["source"][begin + 1 : limit] == rows["source"][begin]) & (gaps >= 0) & (gaps <= 4096)
+    near &= offsets[1:] + sizes[1:] - offsets[0] <= _SPAN_NBYTES
+    breaks = np.flatnonzero(~near)
+    return begin + 1 + (int(breaks[0]) if len(breaks) else len(near))

@@ -1,0 +1,85 @@
+"""The result of a conversion, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamshard._sizes import format_bytes
+from streamshard.convert.problems import LISTED, PlacedProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was made. ``nbytes`` counts the files as stored, ``raw_nbytes`` before compression.
+
+    ``finished_before`` says that an earlier run had made all of it and nothing was done;
+    ``resumed_shards`` counts the shards taken over from an interrupted run.
+    """
+
+    out: str
+    samples: int
+    shards: int
+    nbytes: int
+    raw_nbytes: int
+    seconds: float
+    columns: Mapping[str, str]
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    skips: tuple[PlacedProblem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    resumed_shards: int = 0
+    finished_before: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``--json``."""
+        return {
+            "out": self.out,
+            "samples": self.samples,
+            "shards": self.shards,
+            "bytes": self.nbytes,
+            "raw_bytes": self.raw_nbytes,
+            "seconds": round(self.seconds, 3),
+            "columns": dict(self.columns),
+            "images": {key: dict(formats) for key, formats in self.images.items()},
+            "skipped": sum(self.skipped.values()),
+            "skipped_by_reason": dict(self.skipped),
+            "skipped_records": [skip.to_json() for skip in self.skips],
+            "warnings": list(self.warnings),
+            "resumed_shards": self.resumed_shards,
+            "finished_before": self.finished_before,
+        }
+
+    def lines(self) -> list[str]:
+        """The summary as text."""
+        if self.finished_before:
+            return [
+                f"{self.out} is finished already: {self.samples} samples in {self.shards} shards, made from the same"
+                " records with the same options; nothing was done (images are not compared; --overwrite converts anew)"
+            ]
+        stored = format_bytes(self.nbytes)
+        if self.raw_nbytes != self.nbytes:
+            stored += f" ({format_bytes(self.raw_nbytes)} raw)"
+        lines = [
+            f"{self.samples} samples in {self.shards} shards, {stored}, in {self.seconds:.1f} s: {self.out}",
+            "columns: " + ", ".join(f"{name} {encoding}" for name, encoding in sorted(self.columns.items())),
+        ]
+        for key, formats in sorted(self.images.items()):
+            counts = ", ".join(
+                f"{count} {name}" for name, count in sorted(formats.items(), key=lambda f: (-f[1], f[0]))
+            )
+            lines.append(f"images under {key!r}: {counts}")
+        if self.resumed_shards:
+            lines.append(f"resumed: {self.resumed_shards} shards were finished by an earlier run")
+        if self.skipped:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self.skipped.items()))
+            lines.append(f"skipped: {sum(self.skipped.values())} records ({counts})")
+            for skip in self.skips[:LISTED]:
+                named = f" (id {skip.problem.record_id})" if skip.problem.record_id is not None else ""
+                lines.append(f"  {skip}{named}")
+            more = sum(self.skipped.values()) - min(LISTED, len(self.skips))
+            if more > 0:
+                lines.append(f"  … and {more} more")
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return lines

@@ -1,0 +1,210 @@
+"""What one scanned chunk holds, as arrays, and its file in the work directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.convert.columns import ChunkKey, KeyTally
+from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
+
+_CODES = {"I": np.uint32, "Q": np.uint64}
+
+
+class ImageTally:
+    """The images under one key in one chunk: for each record that has some, how many, and their stored sizes."""
+
+    __slots__ = ("animated", "counts", "formats", "path_json_nbytes", "path_nbytes", "payload_nbytes", "rows")
+
+    def __init__(self) -> None:
+        self.rows = array("I")
+        self.counts = array("I")
+        self.payload_nbytes = array("Q")
+        self.path_nbytes = array("I")
+        self.path_json_nbytes = array("I")
+        self.formats: Counter[str] = Counter()
+        self.animated = 0
+
+
+@dataclass(slots=True)
+class ImageTags:
+    """How the image tags in the texts agree with the images."""
+
+    tagged: int = 0
+    tagged_without_image: int = 0
+    first_tagged_without_image: int = 0
+    differing: int = 0
+    first_differing: tuple[int, int, int] = (0, 0, 0)
+    untagged_with_image: int = 0
+    first_untagged_with_image: int = 0
+
+    def add(self, line: int, tags: int, any_tag: bool, images: int) -> None:
+        if tags:
+            self.tagged += 1
+        if any_tag and not images:
+            self.tagged_without_image += 1
+            self.first_tagged_without_image = self.first_tagged_without_image or line
+        elif tags and tags != images:
+            self.differing += 1
+            if not self.first_differing[0]:
+                self.first_differing = (line, tags, images)
+        elif images and not tags:
+            self.untagged_with_image += 1
+            self.first_untagged_with_image = self.first_untagged_with_image or line
+
+    def to_list(self) -> list[Any]:
+        return [
+            self.tagged, self.tagged_without_image, self.first_tagged_without_image,
+            self.differing, list(self.first_differing), self.untagged_with_image, self.first_untagged_with_image,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_list(cls, row: list[Any]) -> ImageTags:
+        line, tags, images = row[4]
+        return cls(row[0], row[1], row[2], row[3], (line, tags, images), row[5], row[6])
+
+
+@dataclass(slots=True)
+class ChunkTally:
+    """Everything that a scan finds out about the records of one chunk.
+
+    ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
+    """
+
+    num_lines: int = 0
+    offsets: array[int] = field(default_factory=lambda: array("Q"))
+    line_nbytes: array[int] = field(default_factory=lambda: array("I"))
+    lines: array[int] = field(default_factory=lambda: array("I"))
+    text_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    id_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    image_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    keys: dict[str, KeyTally] = field(default_factory=dict)
+    images: dict[str, ImageTally] = field(default_factory=dict)
+    problems: ProblemLog = field(default_factory=lambda: ProblemLog(KEPT_PER_CHUNK))
+    tags: ImageTags = field(default_factory=ImageTags)
+
+    def save(self, path: Path) -> None:
+        """Write everything into one file that appears complete or not at all."""
+        names = list(self.keys)
+        heading = {
+            "num_lines": self.num_lines,
+            "num_records": len(self.offsets),
+            "keys": [[name, self.keys[name].kinds, len(self.keys[name].rows)] for name in names],
+            "images": [
+                [name, len(tally.rows), dict(tally.formats), tally.animated]
+                for name, tally in self.images.items()
+            ],
+            "problem_counts": dict(self.problems.counts),
+            "problems": [problem.to_list() for problem in self.problems.kept],
+            "tags": self.tags.to_list(),
+        }
+        arrays = {
+            "offsets": _array(self.offsets),
+            "line_nbytes": _array(self.line_nbytes),
+            "lines": _array(self.lines),
+            "text_hashes": _array(self.text_hashes),
+            "id_hashes": _array(self.id_hashes),
+            "image_hashes": _array(self.image_hashes),
+            "key_rows": _joined("I", [self.keys[name].rows for name in names]),
+            "key_json": _joined("I", [self.keys[name].json_nbytes for name in names]),
+            "key_utf8": _joined("I", [self.keys[name].utf8_nbytes for name in names]),
+            "image_rows": _joined("I", [tally.rows for tally in self.images.values()]),
+            "image_counts": _joined("I", [tally.counts for tally in self.images.values()]),
+            "image_nbytes": _joined("Q", [tally.payload_nbytes for tally in self.images.values()]),
+            "image_path": _joined("I", [tally.path_nbytes for tally in self.images.values()]),
+            "image_path_json": _joined("I", [tally.path_json_nbytes for tally in self.images.values()]),
+            # Keys may hold any character; JSON text with escapes is plain ASCII.
+            "heading": np.frombuffer(json.dumps(heading).encode(), np.uint8),
+        }
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        with part.open("wb") as file:
+            np.savez(file, **arrays)
+        part.replace(path)
+
+
+def _array(values: array[int]) -> NDArray[Any]:
+    return np.frombuffer(values, _CODES[values.typecode]) if values else np.zeros(0, _CODES[values.typecode])
+
+
+def _joined(code: str, parts: list[array[int]]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, _CODES[code]), *(_array(part) for part in parts)])
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkImages:
+    """The images under one key in one chunk, loaded again; arrays have one element for each record with images."""
+
+    rows: NDArray[np.uint32]
+    counts: NDArray[np.uint32]
+    payload_nbytes: NDArray[np.uint64]
+    path_nbytes: NDArray[np.uint32]
+    path_json_nbytes: NDArray[np.uint32]
+
+
+class SavedChunk:
+    """A chunk's file: its heading at once, its arrays when asked for.
+
+    Raises:
+        ValueError: not a complete file of this kind (left behind by a crash of the machine).
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                heading = json.loads(bytes(saved["heading"]))
+        except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
+            raise ValueError(f"{path}: not a saved chunk: {error}") from error
+        self._path = path
+        self._arrays: dict[str, NDArray[Any]] | None = None
+        self.num_lines: int = heading["num_lines"]
+        self.num_records: int = heading["num_records"]
+        self.key_headings: list[tuple[str, int, int]] = [(n, k, c) for n, k, c in heading["keys"]]
+        self.image_headings: list[tuple[str, int, dict[str, int], int]] = [
+            (n, c, f, a) for n, c, f, a in heading["images"]
+        ]
+        self.problem_counts: Counter[str] = Counter(heading["problem_counts"])
+        self.problems = [Problem.from_list(row) for row in heading["problems"]]
+        self.tags = ImageTags.from_list(heading["tags"])
+
+    def array(self, name: str) -> NDArray[Any]:
+        if self._arrays is None:
+            with np.load(self._path, allow_pickle=False) as saved:
+                self._arrays = {key: saved[key] for key in saved.files if key != "heading"}
+        return self._arrays[name]
+
+    def keys(self) -> dict[str, ChunkKey]:
+        """Sizes of the values under each key."""
+        found: dict[str, ChunkKey] = {}
+        begin = 0
+        for name, _, count in self.key_headings:
+            span = slice(begin, begin + count)
+            found[name] = ChunkKey(
+                self.array("key_rows")[span], self.array("key_json")[span], self.array("key_utf8")[span]
+            )
+            begin += count
+        return found
+
+    def images(self) -> dict[str, ChunkImages]:
+        """Numbers and sizes of the images under each key."""
+        found: dict[str, ChunkImages] = {}
+        begin = 0
+        for name, count, _, _ in self.image_headings:
+            span = slice(begin, begin + count)
+            found[name] = ChunkImages(
+                self.array("image_rows")[span],
+                self.array("image_counts")[span],
+                self.array("image_nbytes")[span],
+                self.array("image_path")[span],
+                self.array("image_path_json")[span],
+            )
+            begin += count
+        return found

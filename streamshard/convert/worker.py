@@ -1,0 +1,96 @@
+"""What a worker process runs: tasks from its standard input, results to its standard output.
+
+Messages are pickles between one parent and its own children. When the parent dies, however it dies, standard
+input ends, and the worker ends with it at once: no worker outlives a killed conversion.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from streamshard.convert.scan import Advance, scan_chunk
+from streamshard.convert.shards import write_planned_shard
+
+FUNCTIONS: dict[str, Callable[[Any, Advance], int]] = {"scan": scan_chunk, "write": write_planned_shard}
+
+PROGRESS, DONE, FAILED = "progress", "done", "failed"
+_SECONDS_BETWEEN_REPORTS = 0.1
+
+
+class Reports:
+    """Adds up progress and passes it on a few times a second."""
+
+    def __init__(self, send: Callable[[int, int], None]) -> None:
+        self._send = send
+        self._nbytes = self._samples = 0
+        self._last = time.monotonic()
+
+    def advance(self, nbytes: int, samples: int) -> None:
+        self._nbytes += nbytes
+        self._samples += samples
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_REPORTS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._nbytes or self._samples:
+            self._send(self._nbytes, self._samples)
+        self._nbytes = self._samples = 0
+        self._last = time.monotonic()
+
+
+def main() -> None:
+    """Serve tasks until the parent says stop or is gone."""
+    replies = os.fdopen(os.dup(1), "wb")
+    tasks = os.fdopen(os.dup(0), "rb")
+    # Whatever a library prints must not get between the messages.
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    received: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(tasks, received), daemon=True).start()
+
+    def send(*message: Any) -> None:
+        try:
+            pickle.dump(message, replies)
+            replies.flush()
+        except BrokenPipeError:
+            os._exit(1)
+
+    reports = Reports(lambda nbytes, samples: send(PROGRESS, nbytes, samples))
+    while (task := received.get()) is not None:
+        name, argument = task
+        try:
+            result = FUNCTIONS[name](argument, reports.advance)
+        except Exception as error:  # noqa: BLE001 it is raised again in the parent
+            send(FAILED, *_portable(error))
+        else:
+            reports.flush()
+            send(DONE, result)
+
+
+def _receive(tasks: BinaryIO, received: queue.SimpleQueue[tuple[str, Any] | None]) -> None:
+    while True:
+        try:
+            message = pickle.load(tasks)  # noqa: S301 written by our own parent
+        except (EOFError, OSError, pickle.UnpicklingError):
+            os._exit(1)
+        received.put(message)
+        if message is None:
+            return
+
+
+def _portable(error: Exception) -> tuple[Exception, str]:
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 made here
+    except Exception:  # noqa: BLE001 an error of any class whose pickling may fail in any way
+        return RuntimeError(f"{type(error).__name__}: {error}"), text
+    return error, text
