@@ -1,0 +1,60 @@
+"""Find out which rank this process is. Only looks; never starts a process group and never waits for anyone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from streamshard.errors import TopologyError
+from streamshard.order.world import World
+
+
+def detect_world(environ: Mapping[str, str] | None = None) -> World:
+    """Return the topology of this process.
+
+    ``torch.distributed`` is asked first, if it is initialised; then the variables ``RANK``, ``WORLD_SIZE``
+    and ``LOCAL_WORLD_SIZE`` as torchrun sets them; a process with neither is alone in its world.
+
+    Args:
+        environ: read instead of ``os.environ``.
+
+    Raises:
+        TopologyError: a variable that is not a number, or only one of RANK and WORLD_SIZE.
+    """
+    variables = os.environ if environ is None else environ
+    group = _process_group()
+    if group is None:
+        rank, world_size = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
+        if (rank is None) != (world_size is None):
+            found, missing = ("RANK", "WORLD_SIZE") if world_size is None else ("WORLD_SIZE", "RANK")
+            raise TopologyError(
+                f"environment variable {found} is set but {missing} is not: set both, or neither, or pass "
+                "world=World(rank=..., world_size=...) to StreamingDataset"
+            )
+        group = (rank or 0, 1 if world_size is None else world_size)
+    rank, world_size = group
+    local = _number(variables, "LOCAL_WORLD_SIZE")
+    # A launcher's leftover from another job must not make a two-rank world claim eight ranks a node.
+    fits = local is not None and 1 <= local <= world_size
+    return World(rank=rank, world_size=world_size, local_world_size=local if fits else None)
+
+
+def _process_group() -> tuple[int, int] | None:
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return None
+
+
+def _number(variables: Mapping[str, str], name: str) -> int | None:
+    text = variables.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise TopologyError(
+            f"environment variable {name}={text!r}: expected a whole number; fix the launcher, or pass "
+            "world=World(rank=..., world_size=...) to StreamingDataset"
+        ) from None

@@ -1,0 +1,268 @@
+"""One worker's part of an epoch: from the order to decoded batches, with the shards fetched ahead."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.source import Source
+from streamshard.errors import FormatError
+from streamshard.order.batches import BatchPlan
+from streamshard.order.epoch import Order, RankBatches
+from streamshard.storage.prefetch import Prefetcher
+
+# Batches are decoded together up to this size: enough to spread the cost of visiting many shards, little enough
+# to stay in a cache and not to keep the first batch waiting.
+_CHUNK_NBYTES = 4 << 20
+_CHUNK_SAMPLES = 8192
+# Bytes of shards wanted ahead of the trainer by each worker where ``predownload`` says nothing.
+_AHEAD_NBYTES = 256 << 20
+_AHEAD_CHUNKS = 64
+_FETCH_THREADS = 4
+
+Read = Callable[[ShardPool, NDArray[np.int64]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of an epoch a worker reads.
+
+    Attributes:
+        order, plan, epoch: the epoch's batches.
+        rank: data-parallel rank.
+        worker, workers: this worker takes the batches ``worker``, ``worker + workers``, ….
+        skip: batches of its own that it leaves out at the start.
+    """
+
+    order: Order
+    plan: BatchPlan
+    epoch: int
+    rank: int
+    worker: int = 0
+    workers: int = 1
+    skip: int = 0
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the share, those skipped included."""
+        return len(range(self.worker, self.plan.rank_num_batches(self.rank), self.workers))
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the share, padding and those skipped included."""
+        batches = self.num_batches
+        if not batches:
+            return 0
+        last = self.worker + (batches - 1) * self.workers
+        plan, rank = self.plan, self.rank
+        return (batches - 1) * plan.rank_batch_size(0, rank) + plan.rank_batch_size(last, rank)
+
+    def chunks(self, batches_at_once: int) -> Iterator[RankBatches]:
+        """Yield the worker's batches, some at a time: one at first, then ever more up to the number given."""
+        last = self.plan.rank_num_batches(self.rank)
+        first = self.worker + self.skip * self.workers
+        count = 1
+        while first < last:
+            end = min(last, first + count * self.workers)
+            yield self.order.rank_batches(self.plan, self.epoch, first, end, self.workers, self.rank)
+            first += count * self.workers
+            count = min(2 * count, batches_at_once)
+
+
+class Feed:
+    """Decoded batches of one share, in order.
+
+    Args:
+        source: where samples come from.
+        share: which of them, in which order.
+        read: turns a pool and sample numbers, int64 (n,), into n decoded samples.
+        split: cuts what ``read`` gave at the given bounds, one part for each batch.
+        is_over: asked between chunks; True ends the feed.
+        one_by_one: decode each batch alone.
+        predownload: samples to fetch ahead; None: bounded in bytes.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        share: Share,
+        *,
+        read: Read,
+        split: Callable[[Any, list[int]], list[Any]],
+        is_over: Callable[[], bool],
+        one_by_one: bool = False,
+        predownload: int | None = None,
+    ) -> None:
+        self._source = source
+        self._share = share
+        self._read = read
+        self._split = split
+        self._is_over = is_over
+        self._one_by_one = one_by_one
+        self._predownload = predownload
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield what ``split`` makes of each batch, with its number of samples.
+
+        Raises:
+            FormatError, StorageError: a shard that is missing, cut, damaged or cannot be fetched, named. The
+                batches before the first one that needs it have been given.
+        """
+        pool = ShardPool(self._source)
+        ahead = _Ahead(self._source, self._share.workers)
+        chunks = self._share.chunks(self._batches_at_once())
+        waiting: deque[RankBatches] = deque()
+        try:
+            more = True
+            while True:
+                while more and not self._enough_ahead(waiting, ahead):
+                    chunk = next(chunks, None)
+                    more = chunk is not None
+                    if chunk is not None:
+                        ahead.want(chunk.samples)
+                        waiting.append(chunk)
+                if not waiting:
+                    return
+                chunk = waiting.popleft()
+                for batch in self._decoded(pool, ahead, chunk):
+                    if self._is_over():
+                        return
+                    yield batch
+                ahead.done_with(chunk.samples)
+        finally:
+            ahead.close()
+            pool.close()
+
+    def _decoded(self, pool: ShardPool, ahead: _Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
+        bounds = chunk.bounds.tolist()
+        if len(bounds) > 2:
+            # A chunk that cannot be read as a whole is read again batch by batch, so that the batches before the
+            # damage are delivered and the error comes with the batch that it belongs to.
+            try:
+                ahead.wait(chunk.samples)
+                values = self._read(pool, chunk.samples)
+            except (FormatError, OSError):
+                pass
+            else:
+                sizes = np.diff(chunk.bounds).tolist()
+                yield from zip(self._split(values, bounds), sizes, strict=True)
+                return
+        for begin, end in itertools.pairwise(bounds):
+            samples = chunk.samples[begin:end]
+            ahead.wait(samples)
+            yield self._split(self._read(pool, samples), [0, end - begin])[0], end - begin
+
+    def _batches_at_once(self) -> int:
+        if self._one_by_one:
+            return 1
+        plan = self._share.plan
+        mean_nbytes = max(1, self._source.raw_nbytes // self._source.num_samples)
+        samples = min(_CHUNK_SAMPLES, _CHUNK_NBYTES // mean_nbytes)
+        return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
+
+    def _enough_ahead(self, waiting: deque[RankBatches], ahead: _Ahead) -> bool:
+        if not waiting:
+            return False
+        if not ahead.fetches:
+            return True
+        if self._predownload is not None:
+            return sum(len(chunk.samples) for chunk in waiting) >= self._predownload
+        return ahead.nbytes >= ahead.most_nbytes or len(waiting) >= _AHEAD_CHUNKS
+
+
+def cut_list(values: list[Any], bounds: list[int]) -> list[list[Any]]:
+    """Cut n values at ``bounds``, one part for each batch."""
+    return [values[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+def cut_columns(columns: dict[str, Any], bounds: list[int]) -> list[dict[str, Any]]:
+    """Cut columns of n values each at ``bounds``, one dict of columns for each batch."""
+    return [
+        {name: values[begin:end] for name, values in columns.items()}
+        for begin, end in itertools.pairwise(bounds)
+    ]
+
+
+class _Ahead:
+    """The shards that the chunks in sight need, fetched by threads in the order of need.
+
+    A shard is on the prefetcher's account only from its first mention until it is first waited for: the many
+    shards that a shuffle has live at once are local by then and must not stop the next ones from being fetched.
+    """
+
+    def __init__(self, source: Source, workers: int) -> None:
+        self._source = source
+        self._needed: Counter[int] = Counter()
+        self._wanted: dict[int, int] = {}
+        self._local: set[int] = set()
+        self.nbytes = 0
+        self.fetches = any(stream.fetches for stream in source.streams)
+        self._prefetcher: Prefetcher | None = None
+        limits = [
+            stream.cache.limit_bytes for stream in source.streams if stream.cache.limit_bytes is not None
+        ]
+        self._evicts = bool(limits)
+        # What is fetched ahead must still be there when its turn comes.
+        self.most_nbytes = min([_AHEAD_NBYTES, *(limit // (4 * workers) for limit in limits)])
+
+    def want(self, samples: NDArray[np.int64]) -> None:
+        """Ask for the shards of ``samples``, behind all that was asked for before."""
+        if not self.fetches:
+            return
+        for shard in self._shards_of(samples):
+            self._needed[shard] += 1
+            if self._needed[shard] > 1 or shard in self._local:
+                continue
+            stream, number = self._source.stream_of(shard)
+            blob = stream.blob(number)
+            if blob is None:
+                self._local.add(shard)
+                continue
+            if self._prefetcher is None:
+                self._prefetcher = Prefetcher(
+                    stream.cache.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
+                )
+            self._wanted[shard] = blob.nbytes
+            self.nbytes += blob.nbytes
+            self._prefetcher.want(shard, blob)
+
+    def wait(self, samples: NDArray[np.int64]) -> None:
+        """Block until the shards of ``samples`` are local; raises what kept one from it."""
+        if self._prefetcher is None:
+            return
+        for shard in self._shards_of(samples):
+            if shard in self._wanted:
+                self._prefetcher.wait(shard)
+                self._prefetcher.done_with(shard)
+                self.nbytes -= self._wanted.pop(shard)
+                self._local.add(shard)
+
+    def done_with(self, samples: NDArray[np.int64]) -> None:
+        """Take back what ``want`` asked for."""
+        if not self.fetches:
+            return
+        for shard in self._shards_of(samples):
+            self._needed[shard] -= 1
+            if self._needed[shard]:
+                continue
+            del self._needed[shard]
+            if self._evicts:
+                self._local.discard(shard)
+
+    def close(self) -> None:
+        """End all fetching."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+
+    def _shards_of(self, samples: NDArray[np.int64]) -> list[int]:
+        """Shards in the order in which the samples need them."""
+        shards, first = np.unique(self._source.locate(samples)[0], return_index=True)
+        ordered: list[int] = shards[np.argsort(first)].tolist()
+        return ordered

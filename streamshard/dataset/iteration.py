@@ -1,0 +1,110 @@
+"""One iteration under way: where it began, how far its consumer has got, and how a state goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import length_hint
+from typing import Any
+
+from streamshard.dataset.feed import Share
+from streamshard.dataset.handover import Beginning
+from streamshard.errors import StateError
+
+PROGRESS = "progress"
+"""Key under which a worker's own state says how much of its share was taken."""
+
+_FIELDS = ("samples", "rank", "ranks", "worker", "workers", "global_batch_size")
+_MOST = (1 << 53) - 1
+
+
+class Iteration:
+    """Counts what is taken of one share.
+
+    Args:
+        beginning: when and where it began.
+        share: what it reads.
+        taken: samples of the share that a loaded state has left out at the start.
+    """
+
+    def __init__(self, beginning: Beginning, share: Share, taken: int = 0) -> None:
+        self.beginning = beginning
+        self.share = share
+        self.ended = False
+        self._given = taken
+        self._current: Iterator[Any] = iter(())
+
+    def give(self, samples: Sequence[Any]) -> Iterator[Any]:
+        """Return an iterator over a batch. What is left in it tells what was taken, at no cost per sample."""
+        self._given += len(samples)
+        self._current = iter(samples)
+        return self._current
+
+    def give_whole(self, num_samples: int) -> None:
+        """Count a batch that is handed over in one piece."""
+        self._given += num_samples
+
+    @property
+    def samples(self) -> int:
+        """Samples of the share taken so far."""
+        return self._given - length_hint(self._current)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to take."""
+        return self.ended or self.samples >= self.share.num_samples
+
+    def progress(self) -> dict[str, int]:
+        """Describe what was taken, for a state that the same worker of the same world goes on with."""
+        share = self.share
+        return {
+            "samples": self.samples,
+            "rank": share.rank,
+            "ranks": share.plan.ranks,
+            "worker": share.worker,
+            "workers": share.workers,
+            "global_batch_size": share.plan.global_batch_size,
+        }
+
+
+def parse_progress(document: object) -> dict[str, int]:
+    """Check what ``Iteration.progress`` gave and somebody kept.
+
+    Raises:
+        StateError: not an object of exactly these whole numbers.
+    """
+    if not isinstance(document, Mapping) or set(document) != set(_FIELDS):
+        raise StateError(f"state: {PROGRESS!r} is not an object with the keys {', '.join(_FIELDS)}")
+    for name in _FIELDS:
+        value = document[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+            raise StateError(f"state: {PROGRESS!r}: {name!r} is no whole number from 0 to {_MOST}")
+    return dict(document)
+
+
+def go_on(share: Share, progress: Mapping[str, int]) -> tuple[Share, int, int]:
+    """Leave out what a worker's own state says was taken.
+
+    Returns:
+        The rest of the share, the samples in the batches left out, and the samples to drop of the first one left.
+
+    Raises:
+        StateError: the state belongs to another rank, worker or batch size; names each difference.
+    """
+    here = Iteration(Beginning(0, 0, 0), share).progress()
+    differences = [
+        f"{name} was {progress[name]} and is {here[name]}"
+        for name in _FIELDS
+        if name != "samples" and progress[name] != here[name]
+    ]
+    if differences:
+        raise StateError(
+            "this state counts what one worker of one rank has read, so it fits the same ranks and workers only: "
+            + "; ".join(differences)
+            + ". A state of StreamingDataLoader fits any number of them"
+        )
+    if progress["samples"] >= share.num_samples:
+        return replace(share, skip=share.num_batches), share.num_samples, 0
+    size = share.plan.rank_batch_size(0, share.rank)
+    batches, dropped = divmod(progress["samples"], size)
+    return replace(share, skip=batches), batches * size, dropped

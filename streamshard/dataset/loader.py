@@ -1,0 +1,175 @@
+"""``StreamingDataLoader``: torch's DataLoader with batches as its unit, exact lengths and a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from streamshard.dataset.collate import as_it_is, collate_samples
+from streamshard.dataset.streaming import StreamingDataset
+from streamshard.errors import StateError
+from streamshard.order.batches import BatchPlan
+
+
+class StreamingDataLoader(DataLoader[Any]):
+    """A DataLoader for a ``StreamingDataset``.
+
+    The dataset makes the batches, so that they are the same for any number of workers. ``len`` is exact: the
+    batches of the iteration under way, else of the one that comes next.
+
+    Args:
+        dataset: the dataset. It takes over ``batch_size``, and ``remainder="drop"`` where ``drop_last`` is True.
+        batch_size: samples of one rank's batch; default: what the dataset says.
+        num_workers: worker processes; 0 reads in this process.
+        collate_fn: makes a batch of a list of samples. Default: stacks numbers and arrays of one shape into
+            tensors and keeps lists of everything else, see ``streamshard.dataset.collate.collate_samples``.
+        drop_last: leave out the last, shorter global batch on all ranks.
+        **arguments: passed to ``torch.utils.data.DataLoader``; ``shuffle``, ``sampler`` and ``batch_sampler``
+            have no meaning for a dataset that brings its order.
+
+    Raises:
+        TypeError: the dataset is no ``StreamingDataset``.
+        ValueError: ``batch_size`` differs from the dataset's own, or an argument would change the order.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        **arguments: Any,
+    ) -> None:
+        if not isinstance(dataset, StreamingDataset):
+            raise TypeError(
+                f"StreamingDataLoader needs a StreamingDataset, not {type(dataset).__name__}; "
+                "use torch.utils.data.DataLoader for others"
+            )
+        for name in ("shuffle", "sampler", "batch_sampler"):
+            if arguments.pop(name, None):
+                raise ValueError(
+                    f"{name}= has no place here: the order is the dataset's, see StreamingDataset(shuffle=...)"
+                )
+        if not arguments.get("in_order", True):
+            raise ValueError("in_order=False would let the workers' speed decide the order of batches")
+        dataset.take_batching(batch_size, drop_last=drop_last)
+        if collate_fn is None:
+            collate_fn = collate_samples if dataset.batch_transform is None else as_it_is
+        super().__init__(
+            dataset, batch_size=None, num_workers=num_workers, collate_fn=collate_fn, **arguments
+        )
+        # To torch each batch is one item, to whoever asks this loader it is not.
+        self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
+        self._progress: _Progress | None = None
+
+    dataset: StreamingDataset
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # ours counts what torch's yields
+        """Begin the next epoch, or go on from a loaded state.
+
+        Raises:
+            StateError: another iterator of the dataset is still under way.
+        """
+        dataset = self.dataset
+        with dataset.lent_in_batches():
+            if self.num_workers:
+                beginning, plan, rank = dataset.begin_for_workers()
+                batches = super().__iter__()
+            else:
+                batches = super().__iter__()
+                beginning, plan, rank = dataset.begun()
+        self._progress = progress = _Progress(beginning.epoch, plan, rank)
+        delivery = _Delivery(batches, progress)
+        if self.num_workers:
+            dataset.guard(delivery, progress.is_finished)
+        return delivery
+
+    def __len__(self) -> int:
+        progress = self._progress
+        if progress is not None and not progress.is_finished():
+            return progress.num_batches
+        plan, rank = self.dataset.plan_of_next()
+        return plan.rank_num_batches(rank)
+
+    @property
+    def last_batch_padding(self) -> int:
+        """How many samples at the end of the batch received last are repeats that fill it up."""
+        return 0 if self._progress is None else self._progress.last_batch_padding
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where training stands: a small JSON object that any number of ranks and workers can load.
+
+        Counts the batches that were received from this loader, not those that workers have read ahead. Valid
+        before the first batch, after the last one (then it is the next epoch's start) and at any time between.
+        Needs no communication: each rank returns the same.
+        """
+        progress = self._progress
+        if progress is None:
+            return self.dataset.state_of_next()
+        return self.dataset.state_at(progress.epoch, progress.position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next ``iter()`` go on from a state.
+
+        Raises:
+            StateError: the state was made with other data, another seed or another order, or is malformed.
+        """
+        if "progress" in state:
+            raise StateError(
+                "this state counts what one worker has read; load one that StreamingDataLoader.state_dict() gave"
+            )
+        self.dataset.load_state_dict(state)
+        self._progress = None
+
+
+class _Progress:
+    """What a trainer has received of one iteration. Outlives the iterator, so it must not hold it."""
+
+    def __init__(self, epoch: int, plan: BatchPlan, rank: int) -> None:
+        self.epoch = epoch
+        self.num_batches = plan.rank_num_batches(rank)
+        self.received = 0
+        self.ended = False
+        self._plan = plan
+        self._rank = rank
+
+    @property
+    def position(self) -> int:
+        """Position in the epoch after the batches received."""
+        return self._plan.num_samples if self.ended else self._plan.position_after(self.received)
+
+    @property
+    def last_batch_padding(self) -> int:
+        """Padding of the batch received last."""
+        return self._plan.rank_padding(self.received - 1, self._rank) if self.received else 0
+
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to receive."""
+        return self.ended or self.received >= self.num_batches
+
+
+class _Delivery:
+    """The iterator that a trainer holds; counts the batches it was given."""
+
+    def __init__(self, batches: Iterator[Any], progress: _Progress) -> None:
+        self._batches = batches
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return self._progress.num_batches
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._progress.ended = True
+            raise
+        self._progress.received += 1
+        return batch

@@ -1,0 +1,139 @@
+"""The shards that one process has open, and reading samples out of many of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.read.shard_reader import ShardReader
+
+if TYPE_CHECKING:
+    from streamshard.dataset.source import Source
+
+MAX_OPEN_SHARDS = 256
+"""Default number of open shards: above the 128 or so that the default shuffle mixes at once."""
+
+_T = TypeVar("_T")
+
+
+class ShardPool:
+    """Readers of the shards used last. Belongs to one process and one thread.
+
+    Where the cache has a limit, a reader is closed right after use: an open file is held against eviction, and
+    workers that each hold many could wait for each other's space for ever.
+    """
+
+    def __init__(self, source: Source, *, capacity: int = MAX_OPEN_SHARDS) -> None:
+        self._source = source
+        self._capacity = capacity
+        self._open: OrderedDict[int, tuple[ShardReader, contextlib.ExitStack]] = OrderedDict()
+
+    def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Read and decode samples, given by number, in that order; each shard is visited once."""
+        return self._gather(samples, ShardReader.samples, _in_order_of_samples)
+
+    def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
+        """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
+        return self._gather(samples, ShardReader.columns_of, _in_order_of_columns)
+
+    def sample(self, sample: int) -> dict[str, Any]:
+        """Read and decode one sample."""
+        shard = int(np.searchsorted(self._source.begins, sample, side="right")) - 1
+        with self.reader(shard) as reader:
+            return reader.sample(sample - int(self._source.begins[shard]))
+
+    @contextlib.contextmanager
+    def reader(self, shard: int) -> Iterator[ShardReader]:
+        """Lend the reader of a shard, which is fetched first if need be."""
+        entry = self._open.get(shard)
+        if entry is not None:
+            self._open.move_to_end(shard)
+            yield entry[0]
+            return
+        reader, held, keep = self._open_shard(shard)
+        if not keep:
+            with held:
+                yield reader
+            return
+        self._open[shard] = (reader, held)
+        while len(self._open) > self._capacity:
+            self.close_shard(next(iter(self._open)))
+        yield reader
+
+    def close_shard(self, shard: int) -> None:
+        """Close one shard, if it is open."""
+        entry = self._open.pop(shard, None)
+        if entry is not None:
+            entry[1].close()
+
+    def close(self) -> None:
+        """Close all shards."""
+        for shard in list(self._open):
+            self.close_shard(shard)
+
+    def _open_shard(self, shard: int) -> tuple[ShardReader, contextlib.ExitStack, bool]:
+        stream, number = self._source.stream_of(shard)
+        info = stream.index.shards[number]
+        with contextlib.ExitStack() as held:
+            blob = stream.blob(number)
+            cached = None if blob is None else held.enter_context(stream.cache.open(blob))
+            path = stream.path_in_place(number) if cached is None else cached.path
+            decoder = self._source.decoder(info.schema)
+            reader = ShardReader(path, info, decoder, first_sample_id=int(self._source.begins[shard]))
+            held.enter_context(reader)
+            kept = held.pop_all()
+        return reader, kept, blob is None or stream.cache.limit_bytes is None
+
+    def _gather(
+        self,
+        samples: NDArray[np.int64],
+        read: Callable[[ShardReader, NDArray[np.int64]], _T],
+        merge: Callable[[list[_T], NDArray[np.int64], NDArray[np.int64]], _T],
+    ) -> _T:
+        order = np.argsort(samples, kind="stable")
+        shards, rows = self._source.locate(samples[order])
+        cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+        bounds = np.concatenate(([0], cuts, [len(samples)]))
+        parts: list[_T] = []
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            with self.reader(int(shards[begin])) as reader:
+                parts.append(read(reader, rows[begin:end]))
+        return merge(parts, order, bounds)
+
+
+def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse
+
+
+def _in_order_of_samples(
+    parts: list[list[dict[str, Any]]], order: NDArray[np.int64], bounds: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    return _permuted([sample for part in parts for sample in part], _inverse(order))
+
+
+def _in_order_of_columns(
+    parts: list[dict[str, Any]], order: NDArray[np.int64], bounds: NDArray[np.int64]
+) -> dict[str, Any]:
+    inverse = _inverse(order)
+    merged: dict[str, Any] = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        if all(isinstance(value, np.ndarray) for value in values):
+            merged[name] = np.concatenate(values)[inverse]
+        else:
+            merged[name] = _permuted([item for value in values for item in value], inverse)
+    return merged
+
+
+def _permuted(items: list[Any], places: NDArray[np.int64]) -> list[Any]:
+    if len(items) < 2:
+        return items
+    return list(itemgetter(*places.tolist())(items))

@@ -1,0 +1,132 @@
+"""The arguments of ``StreamingDataset``: checked, and turned into walks and sizes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamshard._sizes import parse_count
+from streamshard.dataset.stream import Stream
+from streamshard.order.walk import Walk
+
+if TYPE_CHECKING:
+    from streamshard.dataset.source import OpenStream
+
+# Arguments of mosaicml-streaming that have no meaning here, and what takes their place.
+_WITHOUT_MEANING = {
+    "partition_algo": "the order never depends on the number of nodes",
+    "sampling_granularity": "streams are sampled evenly, sample by sample",
+    "stream_name": "pass Stream objects in streams=",
+    "stream_config": "pass Stream objects in streams=",
+}
+
+
+def refuse_unknown(arguments: Mapping[str, Any]) -> None:
+    """Warn once about each argument that only mosaicml-streaming has; refuse all others.
+
+    Raises:
+        TypeError: an argument that neither library has.
+    """
+    for name in arguments:
+        if name not in _WITHOUT_MEANING:
+            raise TypeError(f"StreamingDataset has no argument {name!r}")
+        warnings.warn(
+            f"StreamingDataset({name}=...) has no effect: {_WITHOUT_MEANING[name]}",
+            FutureWarning,
+            stacklevel=3,
+        )
+
+
+def positive(name: str, value: int | None) -> int | None:
+    """Return a whole number of at least 1, or None; ValueError for anything else."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
+    return value
+
+
+def streams_of(
+    streams: Sequence[Stream] | None,
+    remote: str | os.PathLike[str] | None,
+    local: str | os.PathLike[str] | None,
+    split: str | None,
+) -> tuple[Stream, ...]:
+    """Return the dataset's streams, given one way or the other.
+
+    Raises:
+        ValueError: both ways, or neither.
+        TypeError: an item that is no ``Stream``.
+    """
+    if streams is None:
+        if remote is None and local is None:
+            raise ValueError(
+                "StreamingDataset: give remote= or local= (a directory or URL with index.json), or streams="
+            )
+        return (Stream(remote=remote, local=local, split=split),)
+    if remote is not None or local is not None or split is not None:
+        raise ValueError(
+            "StreamingDataset: streams= excludes remote=, local= and split=; put them into the streams"
+        )
+    found = tuple(streams)
+    if not found:
+        raise ValueError("StreamingDataset: streams=[] holds no stream")
+    for stream in found:
+        if not isinstance(stream, Stream):
+            raise TypeError(f"StreamingDataset: streams= holds {stream!r}, expected streamshard.Stream")
+    if len(found) > 1:
+        raise ValueError(
+            f"StreamingDataset: {len(found)} streams; this version reads one. Join directories that need no "
+            "weights with `streamshard merge`"
+        )
+    return found
+
+
+def walk_of(
+    stream: OpenStream,
+    number: int,
+    *,
+    shuffle: str | None,
+    seed: int,
+    lanes: int | None,
+    block_size: int | None,
+) -> Walk:
+    """Make the walk over one opened stream; raises as ``Walk`` does, naming the stream."""
+    try:
+        return Walk(
+            stream.index.samples_per_shard,
+            seed=seed,
+            stream=number,
+            shuffle=shuffle,
+            lanes=lanes,
+            block_size=block_size,
+        )
+    except ValueError as error:
+        raise type(error)(f"{stream.stream}: {error}") from error
+
+
+def epoch_samples(streams: Sequence[OpenStream], epoch_size: int | None) -> list[int]:
+    """Return the samples that each stream gives to an epoch.
+
+    Raises:
+        ValueError: a stream would give none, or ``epoch_size`` stands beside ``repeat`` or ``choose``.
+    """
+    chosen = []
+    for opened in streams:
+        stream, available = opened.stream, opened.index.num_samples
+        if stream.choose is not None:
+            samples = parse_count(stream.choose, name="choose")
+        elif stream.repeat is not None:
+            samples = int(stream.repeat * available)
+        else:
+            samples = available if epoch_size is None else epoch_size
+        if epoch_size is not None and (stream.choose is not None or stream.repeat is not None):
+            raise ValueError(
+                f"{stream}: repeat and choose set the epoch's size, so epoch_size={epoch_size} cannot"
+            )
+        if samples < 1:
+            raise ValueError(
+                f"{stream}: would give {samples} of its {available} samples to an epoch; at least 1 is needed"
+            )
+        chosen.append(samples)
+    return chosen

@@ -1,0 +1,227 @@
+"""Opened streams: where their shards are, how their samples are decoded, under one numbering of samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.dataset.places import default_cache_directory
+from streamshard.errors import FormatError
+from streamshard.format.index import INDEX_BASENAME
+from streamshard.read.catalog import key_in, load_index, shard_blob
+from streamshard.storage import is_local, open_store
+from streamshard.storage.cache import Blob, NodeCache
+from streamshard.storage.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from streamshard.dataset.stream import Stream
+    from streamshard.format.index import Index, ShardInfo
+    from streamshard.format.schema import SampleDecoder, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How files are fetched where a stream does not say otherwise; the fields are those of ``Stream``."""
+
+    download_retry: int = 5
+    download_timeout: float = 60.0
+    validate_hash: str | bool | None = None
+    keep_zip: bool = False
+    storage_options: Mapping[str, Any] | None = None
+    cache_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What of a sample is decoded, and into what; the fields are those of ``StreamingDataset``."""
+
+    columns: tuple[str, ...] | None = None
+    allow_unsafe_types: bool = False
+    decode_images: bool = True
+    writeable_arrays: bool = False
+
+    def decoder(self, schema: Schema) -> SampleDecoder:
+        """Make the decoder of one schema; raises ValueError and UnsafeEncodingError as that does."""
+        return schema.decoder(
+            self.columns,
+            allow_unsafe_types=self.allow_unsafe_types,
+            decode_images=self.decode_images,
+            writeable_arrays=self.writeable_arrays,
+        )
+
+
+class OpenStream:
+    """One stream whose index has been read.
+
+    A directory named alone is read in place, except compressed shards without their raw file, which are
+    decompressed once a node into this user's cache. Everything else is fetched into the cache directory
+    ``stream.local``.
+
+    Raises:
+        BlobNotFoundError, AccessDeniedError, StorageError: the index cannot be had.
+        FormatError: it is malformed or has no samples.
+        ValueError: the stream's arguments contradict each other or the index.
+    """
+
+    def __init__(self, stream: Stream, defaults: Fetching) -> None:
+        self.stream = stream
+        retries = _first(stream.download_retry, defaults.download_retry)
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+            raise ValueError(f"{stream}: download_retry={retries!r} must be a whole number of at least 0")
+        timeout_s = _first(stream.download_timeout, defaults.download_timeout)
+        if not timeout_s > 0:
+            raise ValueError(f"{stream}: download_timeout={timeout_s!r} must be above 0 seconds")
+        retry = RetryPolicy(attempts=1 + retries, timeout_s=timeout_s)
+        self.split = stream.split
+        self.validate_hash = _first(stream.validate_hash, defaults.validate_hash)
+        self._keep_zip = _first(stream.keep_zip, defaults.keep_zip)
+        root = os.fspath(stream.remote if stream.remote is not None else stream.local or "")
+        options = _first(stream.storage_options, defaults.storage_options)
+        self.store = open_store(root, storage_options=options, retry=retry)
+        self.index, self.digest = load_index(self.store, split=self.split)
+        if not self.index.num_samples:
+            raise FormatError(
+                f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
+            )
+        index_path = self.store.local_path(key_in(self.split, INDEX_BASENAME)) if is_local(root) else None
+        here = None if index_path is None else index_path.parent
+        cached_elsewhere = (
+            stream.remote is not None
+            and stream.local is not None
+            and here is not None
+            and not _same(here, stream)
+        )
+        self.in_place = None if cached_elsewhere else here
+        if self.in_place is not None or stream.local is None:
+            directory = default_cache_directory(self.store.url)
+        else:
+            directory = Path(stream.local).expanduser()
+        self.cache = NodeCache(
+            directory, self.store, digest=self.digest, retry=retry, limit_bytes=defaults.cache_limit
+        )
+        # A hash that the user names must exist for every shard: found out now, not hours into an epoch.
+        if isinstance(self.validate_hash, str):
+            for info in self.index.shards:
+                self._blob_of(info)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether any shard may have to be fetched or decompressed before it can be read."""
+        return self.in_place is None or any(info.compressed is not None for info in self.index.shards)
+
+    @property
+    def url(self) -> str:
+        """The stream's place, for messages; holds no credentials."""
+        return f"{self.store.url.rstrip('/')}/{self.split}" if self.split else self.store.url
+
+    def blob(self, shard: int) -> Blob | None:
+        """Describe the file to fetch for a shard; None where it is read in place."""
+        info = self.index.shards[shard]
+        if self.in_place is not None and (info.compressed is None or self._path(info).exists()):
+            return None
+        return self._blob_of(info)
+
+    def path_in_place(self, shard: int) -> Path:
+        """Path of a shard that is read in place, its hash checked where ``validate_hash`` names one."""
+        info = self.index.shards[shard]
+        path = self._path(info)
+        if isinstance(self.validate_hash, str):
+            check = self._blob_of(info).check
+            if check is not None:
+                check(path)
+        return path
+
+    def _path(self, info: ShardInfo) -> Path:
+        return (self.in_place or Path()) / info.raw.basename
+
+    def _blob_of(self, info: ShardInfo) -> Blob:
+        return shard_blob(info, split=self.split, validate_hash=self.validate_hash, keep_zip=self._keep_zip)
+
+
+class Source:
+    """All samples of some opened streams; a stream's first sample follows the last of the stream before it.
+
+    Picklable, and never changed after it was made: open files belong to ``ShardPool``.
+
+    Attributes:
+        streams: the opened streams.
+        begins: number of each shard's first sample, then the number of all samples; int64, shape (shards + 1,).
+        first_shard: number of each stream's first shard, then of all shards; int64, shape (streams + 1,).
+    """
+
+    def __init__(self, streams: Sequence[OpenStream], decoding: Decoding) -> None:
+        self.streams = tuple(streams)
+        sizes = [stream.index.samples_per_shard for stream in self.streams]
+        self.begins = np.concatenate(([0], np.cumsum(np.concatenate(sizes), dtype=np.int64)))
+        self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
+        self._decoders: dict[Schema, SampleDecoder] = {}
+        for stream in self.streams:
+            for info in stream.index.shards:
+                if info.schema not in self._decoders:
+                    self._decoders[info.schema] = decoding.decoder(info.schema)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of distinct samples."""
+        return int(self.begins[-1])
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of all streams."""
+        return len(self.begins) - 1
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of all raw shards."""
+        return sum(info.raw.nbytes for stream in self.streams for info in stream.index.shards)
+
+    def decodes_pictures(self, decode_images: bool) -> bool:
+        """Whether decoding a sample costs so much more than reading it that batches are better read singly."""
+        if not decode_images:
+            return False
+        slow = ("jpeg", "png", "pil", "list[")
+        return any(
+            encoding.startswith(slow)
+            for schema, decoder in self._decoders.items()
+            for name, encoding in zip(schema.names, schema.encodings, strict=True)
+            if name in decoder.columns
+        )
+
+    def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give shard and row of each sample; int64 arrays of the same shape."""
+        shards = np.searchsorted(self.begins, samples, side="right") - 1
+        return shards, samples - self.begins[shards]
+
+    def stream_of(self, shard: int) -> tuple[OpenStream, int]:
+        """Give the stream of a shard, and the shard's number in it."""
+        number = int(np.searchsorted(self.first_shard, shard, side="right")) - 1
+        return self.streams[number], shard - int(self.first_shard[number])
+
+    def info(self, shard: int) -> ShardInfo:
+        """Index entry of a shard."""
+        stream, number = self.stream_of(shard)
+        return stream.index.shards[number]
+
+    def index_of(self, shard: int) -> Index:
+        """Index that a shard belongs to."""
+        return self.stream_of(shard)[0].index
+
+    def decoder(self, schema: Schema) -> SampleDecoder:
+        """The decoder of one of the source's schemas."""
+        return self._decoders[schema]
+
+
+def _first(own: Any, default: Any) -> Any:
+    return default if own is None else own
+
+
+def _same(directory: Path, stream: Stream) -> bool:
+    """Whether ``local`` names the directory that ``remote`` names too."""
+    local = Path(stream.local or "").expanduser() / (stream.split or "")
+    return os.path.realpath(local) == os.path.realpath(directory)

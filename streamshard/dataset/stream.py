@@ -1,0 +1,62 @@
+"""``Stream``: the description of one source of samples. A plain value; nothing is opened here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """One dataset directory or bucket prefix. Every field left ``None`` takes the dataset's value.
+
+    Args:
+        remote: URL or directory that holds ``index.json``.
+        local: cache directory for ``remote``; alone, or when ``remote`` is left out, a directory that is
+            read in place and never written to.
+        split: sub-directory of both, such as ``"train"``.
+        proportion, repeat, choose: how much of this stream an epoch takes: a weight relative to the other
+            streams, a multiple of its size, or a number of samples. At most one of them.
+        download_retry: tries after the first one, >= 0.
+        download_timeout: seconds without any progress after which a try has failed.
+        validate_hash: ``None`` checks a downloaded file against a hash of the index where there is one;
+            ``False`` never; the name of an algorithm also checks files that are read in place.
+        keep_zip: keep the compressed file beside the decompressed one.
+        name: identity of the stream in a training state; without one its content and place count.
+        storage_options: passed to the file system as it is.
+
+    A stream is never changed by a dataset, so one object can serve several of them.
+    """
+
+    remote: str | os.PathLike[str] | None = None
+    local: str | os.PathLike[str] | None = None
+    split: str | None = None
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | str | None = None
+    download_retry: int | None = None
+    download_timeout: float | None = None
+    validate_hash: str | bool | None = None
+    keep_zip: bool | None = None
+    name: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.remote is None and self.local is None:
+            raise ValueError(
+                "Stream: neither remote= nor local= is given; name the directory or URL that holds index.json"
+            )
+        weights = {"proportion": self.proportion, "repeat": self.repeat, "choose": self.choose}
+        given = {key: value for key, value in weights.items() if value is not None}
+        if len(given) > 1:
+            raise ValueError(f"{self}: {' and '.join(given)} exclude each other, give one of them")
+        for key, value in given.items():
+            if not isinstance(value, str) and not value > 0:
+                raise ValueError(f"{self}: {key}={value!r} must be above 0")
+
+    def __str__(self) -> str:
+        return (
+            f"stream {self.name!r}" if self.name else f"stream {os.fspath(self.remote or self.local or '')!r}"
+        )

@@ -1,0 +1,535 @@
+"""``StreamingDataset``: the torch dataset. Wires order, reading and hand-over; holds no order of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from streamshard._sizes import parse_bytes, parse_count
+from streamshard.dataset.environment import detect_world
+from streamshard.dataset.feed import Feed, Share, cut_columns, cut_list
+from streamshard.dataset.fingerprint import fingerprints
+from streamshard.dataset.handover import Beginning, Handover
+from streamshard.dataset.iteration import PROGRESS, Iteration, go_on, parse_progress
+from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.settings import epoch_samples, positive, refuse_unknown, streams_of, walk_of
+from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
+from streamshard.dataset.stream import Stream
+from streamshard.errors import StateError
+from streamshard.order.batches import REMAINDERS, BatchPlan
+from streamshard.order.epoch import Order
+from streamshard.order.position import State
+from streamshard.order.world import World
+from streamshard.read.selection import parse_selection
+
+
+class StreamingDataset(IterableDataset[Any]):
+    """Samples of one or several MDS datasets, in an order that no number of ranks or workers changes.
+
+    Works with ``StreamingDataLoader`` (states, exact lengths), with a plain ``DataLoader``, and by itself:
+    ``for sample in dataset``. Each ``iter()`` begins the next epoch at its start, unless ``load_state_dict`` or
+    ``set_epoch`` said otherwise; an epoch left early is not continued. A subclass that overrides ``__getitem__``
+    or ``get_item`` has it called for every sample.
+
+    The constructor reads each ``index.json`` and does nothing else: no process group, no lock, no waiting for
+    other ranks. The topology is taken when an iteration begins.
+
+    Args:
+        streams: the sources; or give ``remote``/``local``/``split`` of a single one (see ``Stream``).
+        download_retry, download_timeout, validate_hash, keep_zip, storage_options: for streams that do not say.
+        epoch_size: samples an epoch over all streams, as a number or ``"1.5M"``; default: each sample once.
+        predownload: samples that each worker fetches ahead; default: as many as fit 256 MiB.
+        cache_limit: bytes of disk, or ``"100gb"``, that each stream's cache may take on a node.
+        sampling_method: ``"balanced"``: every sample is used evenly over the epochs.
+        num_canonical_nodes: lanes of the order; part of the order, so the same on any cluster.
+        batch_size: samples of one rank's batch. The order within an epoch depends on the global batch.
+        global_batch_size: in place of ``batch_size``, any number >= the data-parallel ranks.
+        shuffle, shuffle_algo, shuffle_seed, shuffle_block_size: whether, how (``sliding``, ``block``, ``shard``,
+            ``full``, or a name of mosaicml-streaming), with which seed, over how many samples at once.
+        batching_method: ``"random"``.
+        allow_unsafe_types: decode ``pkl`` columns, which can run code.
+        replication: that many consecutive ranks get the same samples.
+        world: the topology, where it shall not be detected.
+        on_error: ``"raise"``.
+        remainder: what becomes of the last, shorter global batch: ``"pad"`` (equal steps, repeats marked),
+            ``"drop"``, or ``"exact"`` (no repeats; ranks may differ by one).
+        transform: applied to each sample.
+        batch_transform: applied to each batch of columns, a dict of arrays and lists.
+        columns: names of the columns to decode; default: all.
+        decode_images: ``False`` gives the stored bytes.
+        writeable_arrays: give arrays that may be changed in place.
+
+    Raises:
+        ValueError, TypeError: arguments that are wrong or contradict each other.
+        BlobNotFoundError, AccessDeniedError, StorageError: an index that cannot be had.
+        FormatError: an index that is malformed.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | os.PathLike[str] | None = None,
+        local: str | os.PathLike[str] | None = None,
+        split: str | None = None,
+        download_retry: int = 5,
+        download_timeout: float = 60.0,
+        validate_hash: str | bool | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "sliding",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        world: World | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: str = "raise",
+        remainder: Literal["pad", "drop", "exact"] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        batch_transform: Callable[[dict[str, Any]], Any] | None = None,
+        columns: Sequence[str] | None = None,
+        decode_images: bool = True,
+        writeable_arrays: bool = False,
+        **without_meaning: Any,
+    ) -> None:
+        refuse_unknown(without_meaning)
+        if sampling_method != "balanced":
+            raise ValueError(f"sampling_method={sampling_method!r}: this version has 'balanced'")
+        if batching_method != "random":
+            raise ValueError(f"batching_method={batching_method!r}: this version has 'random'")
+        if on_error != "raise":
+            raise ValueError(f"on_error={on_error!r}: this version has 'raise'")
+        if remainder is not None and remainder not in REMAINDERS:
+            raise ValueError(f"remainder={remainder!r}: expected one of {', '.join(REMAINDERS)}")
+        if batch_size is not None and global_batch_size is not None:
+            raise ValueError(
+                f"batch_size={batch_size} and global_batch_size={global_batch_size} exclude each other"
+            )
+        if transform is not None and batch_transform is not None:
+            raise ValueError(
+                "transform= takes a sample, batch_transform= a batch of columns: give one of them"
+            )
+        self.batch_size = positive("batch_size", batch_size)
+        self._batch_size_given = batch_size is not None
+        self.global_batch_size = positive("global_batch_size", global_batch_size)
+        self.predownload = positive("predownload", predownload)
+        self.replication = positive("replication", replication) or 1
+        self.shuffle = shuffle
+        self.shuffle_seed = shuffle_seed
+        self.remainder = remainder
+        self.transform = transform
+        self.batch_transform = batch_transform
+        self.world = world
+        self.streams = streams_of(streams, remote, local, split)
+        fetching = Fetching(
+            download_retry=download_retry,
+            download_timeout=download_timeout,
+            validate_hash=validate_hash,
+            keep_zip=keep_zip,
+            storage_options=storage_options,
+            cache_limit=None if cache_limit is None else parse_bytes(cache_limit, name="cache_limit"),
+        )
+        decoding = Decoding(
+            columns=None if columns is None else tuple(columns),
+            allow_unsafe_types=allow_unsafe_types,
+            decode_images=decode_images,
+            writeable_arrays=writeable_arrays,
+        )
+        opened = [OpenStream(stream, fetching) for stream in self.streams]
+        self._source = Source(opened, decoding)
+        self._one_by_one = self._source.decodes_pictures(decode_images)
+        walks = [
+            walk_of(
+                stream,
+                number,
+                shuffle=shuffle_algo if shuffle else None,
+                seed=shuffle_seed,
+                lanes=num_canonical_nodes,
+                block_size=shuffle_block_size,
+            )
+            for number, stream in enumerate(opened)
+        ]
+        size = None if epoch_size is None else parse_count(epoch_size, name="epoch_size")
+        self._order = Order(walks, epoch_samples(opened, size))
+        self._fingerprints = [fingerprints(stream.index) for stream in opened]
+        self._handover = Handover()
+        self._unit: Literal["samples", "batches"] = "samples"
+        self._iteration: Iteration | None = None
+        self._live: tuple[weakref.ref[Any], Callable[[], bool]] | None = None
+        self._restored: tuple[State, dict[str, int]] | None = None
+        self._pool: tuple[int, ShardPool] | None = None
+        self._pickled_world: tuple[int, World] | None = None
+
+    # What there is
+
+    @property
+    def size(self) -> int:
+        """Number of distinct samples."""
+        return self._source.num_samples
+
+    @property
+    def num_samples(self) -> int:
+        """Number of distinct samples, as ``size``."""
+        return self._source.num_samples
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of all streams."""
+        return self._source.num_shards
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples of one epoch over all ranks."""
+        return self._order.num_samples
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the iteration that began last; before the first one, the epoch that comes next."""
+        running = self._handover.running()
+        return self._handover.next()[0] if running is None else running[0]
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next ``iter()`` begins or, after ``load_state_dict``, goes on with."""
+        return self._handover.next()[0]
+
+    def __len__(self) -> int:
+        """Samples, padding included, that this rank gets in one whole epoch."""
+        plan, rank = self.plan(0)
+        return plan.samples_of_rank(rank)
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return the sample at an int, or a list of samples at a slice, mask, list or array of ints.
+
+        Raises:
+            IndexError: beyond the dataset.
+            FormatError, StorageError: the sample's shard is damaged or cannot be had.
+        """
+        if isinstance(at, (int, np.integer)) and not isinstance(at, bool):
+            return self.get_item(operator.index(at))
+        ids = parse_selection(at, self.size)
+        overridden = type(self).get_item is not StreamingDataset.get_item
+        if overridden or self.transform is not None:
+            return [self.get_item(number) for number in ids.ravel().tolist()]
+        return self._pool_here().samples(ids.ravel())
+
+    def get_item(self, sample_id: int) -> Any:
+        """Return one sample; negative numbers count from the end. Subclasses may override this."""
+        number = int(parse_selection([sample_id], self.size)[0])
+        sample = self._pool_here().sample(number)
+        return sample if self.transform is None else self.transform(sample)
+
+    # Where to go on
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next ``iter()`` begin this epoch at its start."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"epoch={epoch!r}: expected a whole number of at least 0")
+        self._restored = None
+        self._iteration = None
+        self._handover.set_next(epoch)
+
+    def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
+        """Return where training stands, as a small JSON object.
+
+        ``StreamingDataLoader.state_dict`` needs no arguments and is the usual way. For a plain DataLoader, say
+        how many samples all ranks together have received.
+
+        Args:
+            num_samples: samples received by all ranks. Without it, the state counts what this very process or
+                worker has taken (for ``StatefulDataLoader``); only the same ranks and workers can load that.
+            from_beginning: ``num_samples`` counts from the epoch's start, not from where this run began.
+
+        Raises:
+            StateError: nothing is known here of what the trainer has received; pass ``num_samples``.
+        """
+        running = self._handover.running()
+        epoch, start = self._handover.next() if running is None else running
+        if num_samples is not None:
+            if num_samples < 0:
+                raise ValueError(f"num_samples={num_samples}: must not be negative")
+            position = num_samples if from_beginning else start + num_samples
+            return self.state_at(epoch, min(position, self._order.num_samples))
+        iteration = self._iteration
+        if iteration is None:
+            if running is not None:
+                raise StateError(
+                    "the workers of a DataLoader are reading, and only the trainer knows what it has received: use "
+                    "StreamingDataLoader.state_dict(), or state_dict(num_samples=samples received by all ranks)"
+                )
+            return self.state_at(epoch, start)
+        epoch, start = iteration.beginning.epoch, iteration.beginning.position
+        if iteration.finished and get_worker_info() is None:
+            return self.state_at(epoch + 1, 0)
+        return {**self.state_at(epoch, start), PROGRESS: iteration.progress()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next ``iter()`` go on from a saved state; any number of ranks, workers, any batch size.
+
+        Raises:
+            StateError: the state is malformed, or was made with other data, another seed or another order.
+        """
+        document = dict(state)
+        progress = parse_progress(document.pop(PROGRESS)) if PROGRESS in document else None
+        saved = State.from_dict(document)
+        saved.check_fits(self._state(0, 0))
+        self._iteration = None
+        self._restored = None if progress is None else (saved, progress)
+        if get_worker_info() is None:
+            self._handover.set_next(saved.epoch, saved.position)
+        elif progress is None:
+            raise StateError("a state loaded inside a DataLoader worker must have been saved in one")
+
+    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """Return the state at a position (0 <= position <= ``epoch_size``) of an epoch."""
+        return self._state(epoch, position).to_dict()
+
+    def stop(self) -> None:
+        """End the iteration that is under way, if any, so that another one may begin."""
+        self._handover.stop()
+        self._live = None
+
+    # Iterating
+
+    def plan(self, start: int) -> tuple[BatchPlan, int]:
+        """Return the batches from a position of an epoch on, and this process's data-parallel rank.
+
+        Raises:
+            TopologyError: ranks and batch sizes that contradict each other.
+        """
+        world = self._world().replicate(self.replication)
+        size = self.global_batch_size or (self.batch_size or 1) * world.world_size
+        plan = BatchPlan(
+            num_samples=self._order.num_samples,
+            global_batch_size=size,
+            ranks=world.world_size,
+            start=start,
+            remainder=self.remainder or "pad",
+        )
+        return plan, world.rank
+
+    def plan_of_next(self) -> tuple[BatchPlan, int]:
+        """Return the batches that the next ``iter()`` will give, and this process's data-parallel rank."""
+        return self.plan(self._handover.next()[1])
+
+    def state_of_next(self) -> dict[str, Any]:
+        """Return the state from which the next ``iter()`` begins."""
+        return self.state_at(*self._handover.next())
+
+    def take_batching(self, batch_size: int | None, *, drop_last: bool) -> None:
+        """Take over a loader's batch size and remainder rule.
+
+        Raises:
+            ValueError: the dataset was constructed with others.
+        """
+        if batch_size is not None:
+            if self.global_batch_size is not None or (
+                self._batch_size_given and self.batch_size != batch_size
+            ):
+                own = self.global_batch_size or self.batch_size
+                raise ValueError(
+                    f"the loader's batch_size={batch_size} contradicts the dataset's "
+                    f"{'global_batch_size' if self.global_batch_size else 'batch_size'}={own}: give one of them"
+                )
+            self.batch_size = positive("batch_size", batch_size)
+        elif self.batch_size is None and self.global_batch_size is None:
+            self.batch_size = 1
+        if drop_last:
+            if self.remainder not in (None, "drop"):
+                raise ValueError(f"drop_last=True contradicts the dataset's remainder={self.remainder!r}")
+            self.remainder = "drop"
+
+    @contextlib.contextmanager
+    def lent_in_batches(self) -> Iterator[None]:
+        """Make copies of this dataset that are made inside the block, and iterations begun in it, give batches."""
+        self._unit = "batches"
+        try:
+            yield
+        finally:
+            self._unit = "samples"
+
+    def begun(self) -> tuple[Beginning, BatchPlan, int]:
+        """Describe the iteration that began last in this process; StateError where none did."""
+        if self._iteration is None:
+            raise StateError("no iteration has begun in this process")
+        share = self._iteration.share
+        return self._iteration.beginning, share.plan, share.rank
+
+    def begin_for_workers(self) -> tuple[Beginning, BatchPlan, int]:
+        """Begin the next iteration, to be read by DataLoader workers; called by ``StreamingDataLoader``."""
+        self._refuse_second_iterator()
+        plan, rank = self.plan(self._handover.next()[1])
+        self._handover.world = self._world()
+        self._restored = None
+        self._iteration = None
+        return self._handover.begin_in_trainer(hand_over=True), plan, rank
+
+    def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
+        """Remember the iterator that is under way; a second one is refused until it is finished or gone."""
+        self._live = (weakref.ref(iterator), is_finished)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, or go on from a loaded state, and return its iterator.
+
+        Raises:
+            StateError: another iterator of this dataset is still under way in this process; or the state loaded
+                belongs to another world or worker.
+        """
+        beginning, worker, workers = self._begin()
+        plan, rank = self.plan(beginning.position)
+        share = Share(self._order, plan, beginning.epoch, rank, worker, workers)
+        taken = dropped = 0
+        if self._restored is not None:
+            progress, self._restored = self._restored[1], None
+            share, taken, dropped = go_on(share, progress)
+        iteration = Iteration(beginning, share, taken)
+        self._iteration = iteration
+        in_batches = self._unit == "batches" or self.batch_transform is not None
+        iterator = self._run(iteration, dropped, in_batches)
+        if get_worker_info() is None:
+            self.guard(iterator, lambda: iteration.finished)
+        return iterator
+
+    def _begin(self) -> tuple[Beginning, int, int]:
+        """Begin the next iteration in this process: where it starts, this worker's number and their count."""
+        info = get_worker_info()
+        if info is None:
+            self._refuse_second_iterator()
+            return self._handover.begin_in_trainer(hand_over=False), 0, 1
+        if self.batch_size is None and self.global_batch_size is None:
+            warnings.warn(
+                "StreamingDataset has no batch_size: give it the DataLoader's, or batches will hold other samples "
+                "than with another number of workers",
+                UserWarning,
+                stacklevel=3,
+            )
+        token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
+        if self._restored is None:
+            return self._handover.begin_in_worker(info.id, token), info.id, info.num_workers
+        saved = self._restored[0]
+        beginning = self._handover.restore_in_worker(info.id, token, saved.epoch)
+        return beginning._replace(position=saved.position), info.id, info.num_workers
+
+    def _run(self, iteration: Iteration, dropped: int, in_batches: bool) -> Iterator[Any]:
+        try:
+            for batch, num_samples in self._feed(iteration):
+                if in_batches:
+                    iteration.give_whole(num_samples)
+                    yield batch
+                    continue
+                samples = iteration.give(batch)
+                while dropped:
+                    next(samples)
+                    dropped -= 1
+                yield from samples
+            beginning = iteration.beginning
+            if self._handover.is_over(beginning) and not self._handover.was_stopped(beginning):
+                raise StateError(
+                    "this iterator was made before set_epoch() or load_state_dict() was called on its dataset: "
+                    "make a new one with iter()"
+                )
+        finally:
+            iteration.ended = True
+
+    def _feed(self, iteration: Iteration) -> Feed:
+        read, split = self._reading()
+        beginning = iteration.beginning
+        return Feed(
+            self._source,
+            iteration.share,
+            read=read,
+            split=split,
+            is_over=lambda: self._handover.is_over(beginning),
+            one_by_one=self._one_by_one,
+            predownload=self.predownload,
+        )
+
+    def _reading(self) -> tuple[Callable[..., Any], Callable[[Any, list[int]], list[Any]]]:
+        if self.batch_transform is not None:
+            make = self.batch_transform
+            return ShardPool.columns, lambda columns, bounds: [
+                make(part) for part in cut_columns(columns, bounds)
+            ]
+        own = type(self)
+        if (
+            own.__getitem__ is not StreamingDataset.__getitem__
+            or own.get_item is not StreamingDataset.get_item
+        ):
+            return self._read_overridden, cut_list
+        transform = self.transform
+        if transform is None:
+            return ShardPool.samples, cut_list
+        return lambda pool, ids: [transform(sample) for sample in pool.samples(ids)], cut_list
+
+    def _read_overridden(self, pool: ShardPool, ids: Any) -> list[Any]:
+        self._pool = (os.getpid(), pool)
+        return [self[number] for number in ids.tolist()]
+
+    # Inside
+
+    def _state(self, epoch: int, position: int) -> State:
+        return State.of(
+            self._order,
+            epoch,
+            position,
+            settings={"batching_method": "random"},
+            names=[stream.name for stream in self.streams],
+            fingerprints=self._fingerprints,
+        )
+
+    def _world(self) -> World:
+        if self.world is not None:
+            return self.world
+        if get_worker_info() is not None:
+            handed = self._handover.world
+            if handed is not None:
+                return handed
+            if self._pickled_world is not None and self._pickled_world[0] == os.getpid():
+                return self._pickled_world[1]
+        return detect_world()
+
+    def _refuse_second_iterator(self) -> None:
+        if self._live is None or self._live[0]() is None or self._live[1]():
+            return
+        raise StateError(
+            f"a second iterator of {self!r} while another one is under way would share its epoch and state: "
+            "finish the first one, delete it, or call stop() on the dataset; two loops at once need two datasets"
+        )
+
+    def _pool_here(self) -> ShardPool:
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = (os.getpid(), ShardPool(self._source))
+        return self._pool[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_pool": None, "_live": None, "_iteration": None}
+        # A worker that is spawned must not detect the topology: it is this process's. See __setstate__.
+        state["_pickled_world"] = self._world() if self.world is None else None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        world = state["_pickled_world"]
+        self._pickled_world = None if world is None else (os.getpid(), world)
+
+    def __repr__(self) -> str:
+        places = ", ".join(stream.url for stream in self._source.streams[:3])
+        more = ", ..." if len(self._source.streams) > 3 else ""
+        return f"{type(self).__name__}({places}{more}: {self.size:,} samples in {self.num_shards:,} shards)"
