@@ -13,10 +13,10 @@ from streamshard.format.index import INDEX_BASENAME, parse_index
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
+from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:
     from streamshard.format.index import FileInfo, Index, ShardInfo
-    from streamshard.storage.cache import Blob
     from streamshard.storage.store import Store
 
 # A hundred thousand shards of twenty columns take some 100 MB of JSON; a file beyond this is no index.
@@ -62,8 +62,6 @@ def shard_blob(
     Raises:
         ValueError: ``validate_hash`` is unknown or not in the index of this shard.
     """
-    from streamshard.storage.cache import Blob
-
     check = _check_of(info, info.raw, validate_hash)
     name = key_in(split, info.raw.basename)
     if info.compressed is None:

@@ -36,7 +36,15 @@ def write_dataset(
     schema = Schema.from_columns(columns)
     encoded = [schema.encode_sample(sample) for sample in samples]
     shards = [
-        write_shard(directory, number, schema, encoded[begin : begin + samples_per_shard], compression, hashes, keep_raw)
+        write_shard(
+            directory,
+            number,
+            schema,
+            encoded[begin : begin + samples_per_shard],
+            compression,
+            hashes,
+            keep_raw,
+        )
         for number, begin in enumerate(range(0, len(encoded), samples_per_shard))
     ]
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,237 @@
+"""ShardReader: one raw shard file, random access, exact errors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamshard.errors import BlobNotFoundError, FormatError, StorageError
+from streamshard.format.index import ShardInfo
+from streamshard.read import raw_file
+from streamshard.read.shard_reader import ShardReader
+from tests.support.small_datasets import text_samples, write_dataset
+
+ROWS = np.array([7, 0, 7, 3, 4, 5, 9])
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> tuple[Path, ShardInfo]:
+    (info,) = write_dataset(tmp_path, text_samples(10))
+    return tmp_path / info.raw.basename, info
+
+
+def open_reader(shard: tuple[Path, ShardInfo], **options: Any) -> ShardReader:
+    path, info = shard
+    return ShardReader(path, info, info.schema.decoder(), **options)
+
+
+@pytest.fixture(params=["map", "pread"])
+def reader(
+    request: pytest.FixtureRequest, shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch
+) -> ShardReader:
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: request.param == "map")
+    return open_reader(shard, first_sample_id=100)
+
+
+def test_every_way_to_read_gives_the_same_samples(reader: ShardReader) -> None:
+    expected = text_samples(10)
+    assert [reader.sample(row) for row in range(10)] == expected
+    assert reader.samples(np.arange(10)) == expected
+    assert reader.samples(ROWS) == [expected[row] for row in ROWS]
+    columns = reader.columns_of(ROWS)
+    assert columns["number"].tolist() == ROWS.tolist()
+    assert columns["id"] == [f"a{row}" for row in ROWS]
+    buffer, begins, ends = reader.gather(ROWS)
+    assert [buffer[a:b] for a, b in zip(begins, ends, strict=True)] == [reader.raw(row) for row in ROWS]
+    assert len(reader) == 10
+    assert reader.sample_nbytes().tolist() == [len(reader.raw(row)) for row in range(10)]
+
+
+def test_no_rows_give_no_samples(reader: ShardReader) -> None:
+    assert reader.samples(np.array([], np.int64)) == []
+    assert reader.gather(np.array([], np.int64))[0] == b""
+
+
+def test_negative_rows_count_from_the_end_and_others_are_refused(reader: ShardReader) -> None:
+    assert reader.sample(-1) == reader.samples(np.array([-1]))[0] == text_samples(10)[9]
+    for row in (10, -11):
+        with pytest.raises(IndexError, match="10 samples"):
+            reader.sample(row)
+        with pytest.raises(IndexError, match="10 samples"):
+            reader.samples(np.array([0, row]))
+
+
+def test_s9_a_read_that_the_system_cuts_is_continued(
+    reader: ShardReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = reader.raw(3)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, nbytes, at: pread(fd, min(nbytes, 3), at))
+    assert reader.raw(3) == whole
+    assert reader.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
+
+
+@pytest.mark.slow
+def test_s9_a_sample_above_2_gib_comes_back_whole(tmp_path: Path) -> None:
+    (info,) = write_dataset(tmp_path, [{"b": b""}], {"b": "bytes"})
+    path = tmp_path / info.raw.basename
+    nbytes = 2_147_479_552 + 5000
+    head = bytearray(path.read_bytes())
+    head[8:12] = (len(head) + nbytes).to_bytes(4, "little")
+    head[-4:] = nbytes.to_bytes(4, "little")
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + nbytes)
+    bigger = ShardInfo(
+        info.schema, None, (), type(info.raw)(info.raw.basename, len(head) + nbytes, {}), None, 1, None
+    )
+    with ShardReader(path, bigger, info.schema.decoder()) as reader:
+        assert len(reader.raw(0)) == nbytes + 4
+
+
+def test_b139_a_pickled_reader_opens_the_file_again(reader: ShardReader) -> None:
+    reader.sample(0)
+    copy = pickle.loads(pickle.dumps(reader))
+    reader.close()
+    assert copy.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
+    assert copy.first_sample_id == 100
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_and_threads_read_through_one_reader(reader: ShardReader) -> None:
+    expected = text_samples(10)
+    wrong: list[int] = []
+
+    def read_all(rows: list[int]) -> None:
+        wrong.extend(row for row in rows if reader.sample(row) != expected[row])
+
+    threads = [
+        threading.Thread(target=read_all, args=([i % 10 for i in range(k, 500 + k)],)) for k in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    child = os.fork()
+    if not child:
+        os._exit(0 if reader.samples(ROWS) == [expected[row] for row in ROWS] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert reader.sample(9) == expected[9]
+
+
+def test_b097_no_descriptor_is_left_open(shard: tuple[Path, ShardInfo]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        open_reader(shard).samples(ROWS)  # dropped, not closed
+    with open_reader(shard) as reader:
+        reader.samples(ROWS)
+    shard[0].write_bytes(shard[0].read_bytes()[:-1])
+    for _ in range(50):
+        with pytest.raises(FormatError):
+            open_reader(shard)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_cut_under_a_running_reader_is_a_named_error(
+    reader: ShardReader, shard: tuple[Path, ShardInfo]
+) -> None:
+    path, info = shard
+    reader.samples(ROWS)
+    os.truncate(path, 300)
+    pattern = rf"{info.raw.basename}.*{info.raw.nbytes}.*300"
+    for read in (lambda: reader.samples(ROWS), lambda: reader.sample(9), lambda: reader.gather(ROWS)):
+        with pytest.raises(FormatError, match=pattern):
+            read()
+
+
+def test_a_file_replaced_by_rename_keeps_its_old_content_for_open_readers(
+    reader: ShardReader, shard: tuple[Path, ShardInfo]
+) -> None:
+    path, _ = shard
+    (path.parent / "new").write_bytes(b"other")
+    (path.parent / "new").replace(path)
+    assert reader.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_b068_another_size_than_the_index_says_is_refused_at_once(
+    shard: tuple[Path, ShardInfo], change: int
+) -> None:
+    path, info = shard
+    nbytes = info.raw.nbytes
+    os.truncate(path, nbytes + change)
+    with pytest.raises(
+        FormatError, match=rf"{path.name}.*index says {nbytes} bytes, .* has {nbytes + change}"
+    ):
+        open_reader(shard)
+
+
+def test_a_missing_file_a_directory_and_a_pipe_are_named(shard: tuple[Path, ShardInfo]) -> None:
+    path, _ = shard
+    path.unlink()
+    with pytest.raises(BlobNotFoundError, match=path.name):
+        open_reader(shard)
+    os.mkfifo(path)
+    with pytest.raises(StorageError, match="not a regular file"):
+        open_reader(shard)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError, match="not a regular file"):
+        open_reader(shard)
+
+
+def test_b047_a_damaged_sample_is_named_by_shard_row_number_and_id(tmp_path: Path) -> None:
+    samples = text_samples(10)
+    (info,) = write_dataset(tmp_path, samples)
+    path = tmp_path / info.raw.basename
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"text of 6", b"text of \xff"))
+    with ShardReader(path, info, info.schema.decoder(), first_sample_id=100) as reader:
+        for read in (
+            lambda: reader.sample(6),
+            lambda: reader.samples(np.arange(10)),
+            lambda: reader.columns_of(np.arange(10)),
+        ):
+            with pytest.raises(FormatError, match=r"shard.00000.mds.*row 6, sample 106 .*id='a6'.*'text'"):
+                read()
+        assert reader.sample(5) == samples[5]
+
+
+def test_s19_arrays_can_be_asked_for_writeable_and_never_look_into_the_file(tmp_path: Path) -> None:
+    columns = {"fixed": "ndarray:int16:4", "free": "ndarray"}
+    samples = [{"fixed": np.arange(4, dtype=np.int16) + i, "free": np.arange(i + 1.0)} for i in range(20)]
+    (info,) = write_dataset(tmp_path, samples, columns, samples_per_shard=20)
+    path = tmp_path / info.raw.basename
+    for writeable in (False, True):
+        decoder = info.schema.decoder(writeable_arrays=writeable)
+        with ShardReader(path, info, decoder) as reader:
+            found = [*reader.samples(np.arange(20)), reader.sample(3)]
+        for sample, expected in zip(found, [*samples, samples[3]], strict=True):
+            for name in columns:
+                np.testing.assert_array_equal(sample[name], expected[name])
+                assert sample[name].dtype == expected[name].dtype
+                if writeable:
+                    sample[name][...] = 0
+
+
+def test_values_stay_right_when_the_file_goes_after_reading(tmp_path: Path) -> None:
+    (info,) = write_dataset(tmp_path, [{"a": np.arange(100) + i} for i in range(5)], {"a": "ndarray"})
+    path = tmp_path / info.raw.basename
+    with ShardReader(path, info, info.schema.decoder()) as reader:
+        found = reader.samples(np.arange(5))
+    os.truncate(path, 0)
+    np.testing.assert_array_equal(found[4]["a"], np.arange(100) + 4)
+
+
+def test_a_reader_of_an_unnamed_file_cannot_be_pickled(shard: tuple[Path, ShardInfo]) -> None:
+    reader = open_reader(shard, descriptor=os.open(shard[0], os.O_RDONLY))
+    assert reader.sample(1) == text_samples(10)[1]
+    with pytest.raises(TypeError, match="unnamed"):
+        pickle.dumps(reader)
