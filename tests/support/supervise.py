@@ -9,6 +9,7 @@ leaves neither a server nor its files behind.
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -38,6 +39,10 @@ def main() -> None:
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         shutil.rmtree(directory, ignore_errors=True)
+        # SeaweedFS puts sockets named after its gRPC ports into /tmp, wherever it is told to work.
+        for port in (word.rpartition("=")[2] for word in command if ".grpc=" in word):
+            for leftover in glob.glob(f"/tmp/seaweedfs-*-grpc-{port}.sock"):
+                os.unlink(leftover)
 
 
 if __name__ == "__main__":
