@@ -48,7 +48,7 @@ def _print(summary: Summary) -> None:
         ("samples", f"{summary.num_samples:,}"),
         ("shards", f"{summary.num_shards:,}"),
         ("bytes", f"{summary.raw_nbytes:,}, {format_bytes(summary.raw_nbytes)}{compressed}"),
-        ("compression", _counts(summary.compressions, summary.num_shards)),
+        ("compression", _counts(summary.compressions, summary.num_shards) or "none"),
         ("hashes", _counts(summary.hashes, summary.num_shards) or "none"),
     ]
     if summary.shard_nbytes is not None:
@@ -56,8 +56,9 @@ def _print(summary: Summary) -> None:
     if summary.shard_samples is not None:
         rows.append(("shard samples", _spread(summary.shard_samples, lambda count: f"{count:,.0f}")))
     table(rows)
-    say("columns" if summary.num_schemas == 1 else f"columns (of the first of {summary.num_schemas} schemas)")
     if summary.columns:
+        more = f" (of the first of {summary.num_schemas} schemas)" if summary.num_schemas > 1 else ""
+        say(f"columns{more}")
         table([(column.name, column.encoding, _size(column)) for column in summary.columns])
     if summary.guess_note:
         say(f"note: {summary.guess_note}")

@@ -86,7 +86,10 @@ def _read(
     """Return place, encodings and values of a sample: image files as bytes, bare pixels as images."""
     from streamshard.errors import FormatError
 
-    shard_id, row = reader.locate(sample_id)
+    try:
+        shard_id, row = reader.locate(sample_id)
+    except IndexError as error:
+        raise ValueError(str(error)) from error
     schema = reader.index.shards[shard_id].schema
     place = {
         "sample": int(reader.index.begins[shard_id]) + row,
