@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
@@ -26,8 +27,6 @@ _CHUNK_SAMPLES = 8192
 _AHEAD_NBYTES = 256 << 20
 _AHEAD_CHUNKS = 64
 _FETCH_THREADS = 4
-
-Read = Callable[[ShardPool, NDArray[np.int64]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +81,8 @@ class Feed:
     Args:
         source: where samples come from.
         share: which of them, in which order.
-        read: turns a pool and sample numbers, int64 (n,), into n decoded samples.
-        split: cuts what ``read`` gave at the given bounds, one part for each batch.
-        is_over: asked between chunks; True ends the feed.
-        one_by_one: decode each batch alone.
+        reading: what is made of them.
+        is_over: asked before each batch; True ends the feed.
         predownload: samples to fetch ahead; None: bounded in bytes.
     """
 
@@ -93,23 +90,19 @@ class Feed:
         self,
         source: Source,
         share: Share,
+        reading: Reading,
         *,
-        read: Read,
-        split: Callable[[Any, list[int]], list[Any]],
         is_over: Callable[[], bool],
-        one_by_one: bool = False,
         predownload: int | None = None,
     ) -> None:
         self._source = source
         self._share = share
-        self._read = read
-        self._split = split
+        self._reading = reading
         self._is_over = is_over
-        self._one_by_one = one_by_one
         self._predownload = predownload
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """Yield what ``split`` makes of each batch, with its number of samples.
+        """Yield each batch with its number of samples.
 
         Raises:
             FormatError, StorageError: a shard that is missing, cut, damaged or cannot be fetched, named. The
@@ -117,6 +110,7 @@ class Feed:
         """
         pool = ShardPool(self._source)
         ahead = _Ahead(self._source, self._share.workers)
+        finish = self._reading.finish
         chunks = self._share.chunks(self._batches_at_once())
         waiting: deque[RankBatches] = deque()
         try:
@@ -131,36 +125,36 @@ class Feed:
                 if not waiting:
                     return
                 chunk = waiting.popleft()
-                for batch in self._decoded(pool, ahead, chunk):
+                for batch, num_samples in self._decoded(pool, ahead, chunk):
                     if self._is_over():
                         return
-                    yield batch
+                    yield batch if finish is None else finish(batch), num_samples
                 ahead.done_with(chunk.samples)
         finally:
             ahead.close()
             pool.close()
 
     def _decoded(self, pool: ShardPool, ahead: _Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
+        read, split = self._reading.read, self._reading.split
         bounds = chunk.bounds.tolist()
         if len(bounds) > 2:
             # A chunk that cannot be read as a whole is read again batch by batch, so that the batches before the
             # damage are delivered and the error comes with the batch that it belongs to.
             try:
                 ahead.wait(chunk.samples)
-                values = self._read(pool, chunk.samples)
+                values = read(pool, chunk.samples)
             except (FormatError, OSError):
                 pass
             else:
-                sizes = np.diff(chunk.bounds).tolist()
-                yield from zip(self._split(values, bounds), sizes, strict=True)
+                yield from zip(split(values, bounds), np.diff(chunk.bounds).tolist(), strict=True)
                 return
         for begin, end in itertools.pairwise(bounds):
             samples = chunk.samples[begin:end]
             ahead.wait(samples)
-            yield self._split(self._read(pool, samples), [0, end - begin])[0], end - begin
+            yield split(read(pool, samples), [0, end - begin])[0], end - begin
 
     def _batches_at_once(self) -> int:
-        if self._one_by_one:
+        if self._reading.one_by_one:
             return 1
         plan = self._share.plan
         mean_nbytes = max(1, self._source.raw_nbytes // self._source.num_samples)
@@ -175,19 +169,6 @@ class Feed:
         if self._predownload is not None:
             return sum(len(chunk.samples) for chunk in waiting) >= self._predownload
         return ahead.nbytes >= ahead.most_nbytes or len(waiting) >= _AHEAD_CHUNKS
-
-
-def cut_list(values: list[Any], bounds: list[int]) -> list[list[Any]]:
-    """Cut n values at ``bounds``, one part for each batch."""
-    return [values[begin:end] for begin, end in itertools.pairwise(bounds)]
-
-
-def cut_columns(columns: dict[str, Any], bounds: list[int]) -> list[dict[str, Any]]:
-    """Cut columns of n values each at ``bounds``, one dict of columns for each batch."""
-    return [
-        {name: values[begin:end] for name, values in columns.items()}
-        for begin, end in itertools.pairwise(bounds)
-    ]
 
 
 class _Ahead:

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from streamshard.dataset.places import default_cache_directory
 from streamshard.errors import FormatError
 from streamshard.format.index import INDEX_BASENAME
-from streamshard.read.catalog import key_in, load_index, shard_blob
+from streamshard.read.catalog import load_index, shard_blob
+from streamshard.read.keys import key_in
 from streamshard.storage import is_local, open_store
 from streamshard.storage.cache import Blob, NodeCache
 from streamshard.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from streamshard.dataset.stream import Stream
+    from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import Index, ShardInfo
-    from streamshard.format.schema import SampleDecoder, Schema
+    from streamshard.format.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,14 +15,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamshard._sizes import parse_bytes, parse_count
 from streamshard.dataset.environment import detect_world
-from streamshard.dataset.feed import Feed, Share, cut_columns, cut_list
+from streamshard.dataset.feed import Feed, Share
 from streamshard.dataset.fingerprint import fingerprints
-from streamshard.dataset.handover import Beginning, Handover
+from streamshard.dataset.handover import Beginning
 from streamshard.dataset.iteration import PROGRESS, Iteration, go_on, parse_progress
 from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.reading import Reading, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import epoch_samples, positive, refuse_unknown, streams_of, walk_of
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.stream import Stream
+from streamshard.dataset.turns import Turns
 from streamshard.errors import StateError
 from streamshard.order.batches import REMAINDERS, BatchPlan
 from streamshard.order.epoch import Order
@@ -154,7 +156,7 @@ class StreamingDataset(IterableDataset[Any]):
         )
         opened = [OpenStream(stream, fetching) for stream in self.streams]
         self._source = Source(opened, decoding)
-        self._one_by_one = self._source.decodes_pictures(decode_images)
+        self._decode_images = decode_images
         walks = [
             walk_of(
                 stream,
@@ -169,11 +171,8 @@ class StreamingDataset(IterableDataset[Any]):
         size = None if epoch_size is None else parse_count(epoch_size, name="epoch_size")
         self._order = Order(walks, epoch_samples(opened, size))
         self._fingerprints = [fingerprints(stream.index) for stream in opened]
-        self._handover = Handover()
+        self._turns = Turns()
         self._unit: Literal["samples", "batches"] = "samples"
-        self._iteration: Iteration | None = None
-        self._live: tuple[weakref.ref[Any], Callable[[], bool]] | None = None
-        self._restored: tuple[State, dict[str, int]] | None = None
         self._pool: tuple[int, ShardPool] | None = None
         self._pickled_world: tuple[int, World] | None = None
 
@@ -202,13 +201,13 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def epoch(self) -> int:
         """The epoch of the iteration that began last; before the first one, the epoch that comes next."""
-        running = self._handover.running()
-        return self._handover.next()[0] if running is None else running[0]
+        running = self._turns.running()
+        return self._turns.next()[0] if running is None else running[0]
 
     @property
     def next_epoch(self) -> int:
         """The epoch that the next ``iter()`` begins or, after ``load_state_dict``, goes on with."""
-        return self._handover.next()[0]
+        return self._turns.next()[0]
 
     def __len__(self) -> int:
         """Samples, padding included, that this rank gets in one whole epoch."""
@@ -242,9 +241,7 @@ class StreamingDataset(IterableDataset[Any]):
         """Make the next ``iter()`` begin this epoch at its start."""
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"epoch={epoch!r}: expected a whole number of at least 0")
-        self._restored = None
-        self._iteration = None
-        self._handover.set_next(epoch)
+        self._turns.set_next(epoch)
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
         """Return where training stands, as a small JSON object.
@@ -260,14 +257,14 @@ class StreamingDataset(IterableDataset[Any]):
         Raises:
             StateError: nothing is known here of what the trainer has received; pass ``num_samples``.
         """
-        running = self._handover.running()
-        epoch, start = self._handover.next() if running is None else running
+        running = self._turns.running()
+        epoch, start = self._turns.next() if running is None else running
         if num_samples is not None:
             if num_samples < 0:
                 raise ValueError(f"num_samples={num_samples}: must not be negative")
             position = num_samples if from_beginning else start + num_samples
             return self.state_at(epoch, min(position, self._order.num_samples))
-        iteration = self._iteration
+        iteration = self._turns.iteration
         if iteration is None:
             if running is not None:
                 raise StateError(
@@ -290,12 +287,7 @@ class StreamingDataset(IterableDataset[Any]):
         progress = parse_progress(document.pop(PROGRESS)) if PROGRESS in document else None
         saved = State.from_dict(document)
         saved.check_fits(self._state(0, 0))
-        self._iteration = None
-        self._restored = None if progress is None else (saved, progress)
-        if get_worker_info() is None:
-            self._handover.set_next(saved.epoch, saved.position)
-        elif progress is None:
-            raise StateError("a state loaded inside a DataLoader worker must have been saved in one")
+        self._turns.set_next(saved.epoch, saved.position, progress)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """Return the state at a position (0 <= position <= ``epoch_size``) of an epoch."""
@@ -303,8 +295,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def stop(self) -> None:
         """End the iteration that is under way, if any, so that another one may begin."""
-        self._handover.stop()
-        self._live = None
+        self._turns.stop()
 
     # Iterating
 
@@ -327,11 +318,11 @@ class StreamingDataset(IterableDataset[Any]):
 
     def plan_of_next(self) -> tuple[BatchPlan, int]:
         """Return the batches that the next ``iter()`` will give, and this process's data-parallel rank."""
-        return self.plan(self._handover.next()[1])
+        return self.plan(self._turns.next()[1])
 
     def state_of_next(self) -> dict[str, Any]:
         """Return the state from which the next ``iter()`` begins."""
-        return self.state_at(*self._handover.next())
+        return self.state_at(*self._turns.next())
 
     def take_batching(self, batch_size: int | None, *, drop_last: bool) -> None:
         """Take over a loader's batch size and remainder rule.
@@ -367,23 +358,19 @@ class StreamingDataset(IterableDataset[Any]):
 
     def begun(self) -> tuple[Beginning, BatchPlan, int]:
         """Describe the iteration that began last in this process; StateError where none did."""
-        if self._iteration is None:
+        iteration = self._turns.iteration
+        if iteration is None:
             raise StateError("no iteration has begun in this process")
-        share = self._iteration.share
-        return self._iteration.beginning, share.plan, share.rank
+        return iteration.beginning, iteration.share.plan, iteration.share.rank
 
     def begin_for_workers(self) -> tuple[Beginning, BatchPlan, int]:
         """Begin the next iteration, to be read by DataLoader workers; called by ``StreamingDataLoader``."""
-        self._refuse_second_iterator()
-        plan, rank = self.plan(self._handover.next()[1])
-        self._handover.world = self._world()
-        self._restored = None
-        self._iteration = None
-        return self._handover.begin_in_trainer(hand_over=True), plan, rank
+        plan, rank = self.plan_of_next()
+        return self._turns.begin_for_workers(repr(self), self._world()), plan, rank
 
     def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
         """Remember the iterator that is under way; a second one is refused until it is finished or gone."""
-        self._live = (weakref.ref(iterator), is_finished)
+        self._turns.guard(iterator, is_finished)
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on from a loaded state, and return its iterator.
@@ -392,95 +379,62 @@ class StreamingDataset(IterableDataset[Any]):
             StateError: another iterator of this dataset is still under way in this process; or the state loaded
                 belongs to another world or worker.
         """
-        beginning, worker, workers = self._begin()
-        plan, rank = self.plan(beginning.position)
-        share = Share(self._order, plan, beginning.epoch, rank, worker, workers)
-        taken = dropped = 0
-        if self._restored is not None:
-            progress, self._restored = self._restored[1], None
-            share, taken, dropped = go_on(share, progress)
-        iteration = Iteration(beginning, share, taken)
-        self._iteration = iteration
-        in_batches = self._unit == "batches" or self.batch_transform is not None
-        iterator = self._run(iteration, dropped, in_batches)
-        if get_worker_info() is None:
-            self.guard(iterator, lambda: iteration.finished)
-        return iterator
-
-    def _begin(self) -> tuple[Beginning, int, int]:
-        """Begin the next iteration in this process: where it starts, this worker's number and their count."""
         info = get_worker_info()
-        if info is None:
-            self._refuse_second_iterator()
-            return self._handover.begin_in_trainer(hand_over=False), 0, 1
-        if self.batch_size is None and self.global_batch_size is None:
+        if info is not None and self.batch_size is None and self.global_batch_size is None:
             warnings.warn(
                 "StreamingDataset has no batch_size: give it the DataLoader's, or batches will hold other samples "
                 "than with another number of workers",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
-        token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
-        if self._restored is None:
-            return self._handover.begin_in_worker(info.id, token), info.id, info.num_workers
-        saved = self._restored[0]
-        beginning = self._handover.restore_in_worker(info.id, token, saved.epoch)
-        return beginning._replace(position=saved.position), info.id, info.num_workers
+        turns = self._turns
+        beginning = turns.begin_here(repr(self))
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        plan, rank = self.plan(beginning.position)
+        share = Share(self._order, plan, beginning.epoch, rank, worker, workers)
+        taken = dropped = 0
+        if turns.restored is not None:
+            progress = turns.restored[2]
+            share, taken, dropped = go_on(share, progress)
+            turns.restored = None
+        turns.iteration = iteration = Iteration(beginning, share, taken)
+        in_batches = self._unit == "batches" or self.batch_transform is not None
+        iterator = self._run(iteration, dropped, in_batches)
+        if info is None:
+            self.guard(iterator, lambda: iteration.finished)
+        return iterator
 
     def _run(self, iteration: Iteration, dropped: int, in_batches: bool) -> Iterator[Any]:
+        turns, beginning = self._turns, iteration.beginning
+        feed = Feed(
+            self._source,
+            iteration.share,
+            self._reading(),
+            is_over=lambda: turns.is_over(beginning),
+            predownload=self.predownload,
+        )
         try:
-            for batch, num_samples in self._feed(iteration):
+            for batch, num_samples in feed:
                 if in_batches:
                     iteration.give_whole(num_samples)
                     yield batch
                     continue
                 samples = iteration.give(batch)
-                while dropped:
-                    next(samples)
+                for _ in itertools.islice(samples, dropped):
                     dropped -= 1
                 yield from samples
-            beginning = iteration.beginning
-            if self._handover.is_over(beginning) and not self._handover.was_stopped(beginning):
-                raise StateError(
-                    "this iterator was made before set_epoch() or load_state_dict() was called on its dataset: "
-                    "make a new one with iter()"
-                )
+            turns.check_current(beginning)
         finally:
             iteration.ended = True
 
-    def _feed(self, iteration: Iteration) -> Feed:
-        read, split = self._reading()
-        beginning = iteration.beginning
-        return Feed(
-            self._source,
-            iteration.share,
-            read=read,
-            split=split,
-            is_over=lambda: self._handover.is_over(beginning),
-            one_by_one=self._one_by_one,
-            predownload=self.predownload,
-        )
-
-    def _reading(self) -> tuple[Callable[..., Any], Callable[[Any, list[int]], list[Any]]]:
+    def _reading(self) -> Reading:
+        own, base = type(self), StreamingDataset
+        slow = self._source.decodes_pictures(self._decode_images)
         if self.batch_transform is not None:
-            make = self.batch_transform
-            return ShardPool.columns, lambda columns, bounds: [
-                make(part) for part in cut_columns(columns, bounds)
-            ]
-        own = type(self)
-        if (
-            own.__getitem__ is not StreamingDataset.__getitem__
-            or own.get_item is not StreamingDataset.get_item
-        ):
-            return self._read_overridden, cut_list
-        transform = self.transform
-        if transform is None:
-            return ShardPool.samples, cut_list
-        return lambda pool, ids: [transform(sample) for sample in pool.samples(ids)], cut_list
-
-    def _read_overridden(self, pool: ShardPool, ids: Any) -> list[Any]:
-        self._pool = (os.getpid(), pool)
-        return [self[number] for number in ids.tolist()]
+            return read_columns(self.batch_transform, one_by_one=slow)
+        if own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item:
+            return read_singly(self.__getitem__)
+        return read_samples(self.transform, one_by_one=slow)
 
     # Inside
 
@@ -498,20 +452,12 @@ class StreamingDataset(IterableDataset[Any]):
         if self.world is not None:
             return self.world
         if get_worker_info() is not None:
-            handed = self._handover.world
+            handed = self._turns.world
             if handed is not None:
                 return handed
             if self._pickled_world is not None and self._pickled_world[0] == os.getpid():
                 return self._pickled_world[1]
         return detect_world()
-
-    def _refuse_second_iterator(self) -> None:
-        if self._live is None or self._live[0]() is None or self._live[1]():
-            return
-        raise StateError(
-            f"a second iterator of {self!r} while another one is under way would share its epoch and state: "
-            "finish the first one, delete it, or call stop() on the dataset; two loops at once need two datasets"
-        )
 
     def _pool_here(self) -> ShardPool:
         if self._pool is None or self._pool[0] != os.getpid():
@@ -519,7 +465,7 @@ class StreamingDataset(IterableDataset[Any]):
         return self._pool[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_pool": None, "_live": None, "_iteration": None}
+        state = {**self.__dict__, "_pool": None}
         # A worker that is spawned must not detect the topology: it is this process's. See __setstate__.
         state["_pickled_world"] = self._world() if self.world is None else None
         return state

@@ -1,0 +1,114 @@
+"""Which iteration comes next in this process, and that only one is under way at a time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from streamshard.dataset.handover import Beginning, Handover
+from streamshard.dataset.iteration import Iteration
+from streamshard.errors import StateError
+from streamshard.order.world import World
+
+
+class Turns:
+    """The turns of one dataset object. Copies in DataLoader workers share its page and nothing else.
+
+    Attributes:
+        iteration: the iteration that this very process began last, None where workers read or none began.
+        restored: epoch, position and progress of a loaded state that one worker goes on with, until it does.
+    """
+
+    def __init__(self) -> None:
+        self.iteration: Iteration | None = None
+        self.restored: tuple[int, int, dict[str, int]] | None = None
+        self._page = Handover()
+        self._live: tuple[weakref.ref[Any], Callable[[], bool]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "iteration": None, "_live": None}
+
+    @property
+    def world(self) -> World | None:
+        """The topology that the trainer's process handed over, None where it did not."""
+        return self._page.world
+
+    def next(self) -> tuple[int, int]:
+        """Epoch and position at which the next iteration starts."""
+        return self._page.next()
+
+    def running(self) -> tuple[int, int] | None:
+        """Epoch and starting position of the iteration that began last, in whatever process; None before one."""
+        return self._page.running()
+
+    def set_next(self, epoch: int, position: int = 0, progress: dict[str, int] | None = None) -> None:
+        """Make the next iteration start here; with ``progress``, go on inside one worker's share.
+
+        Raises:
+            StateError: called in a DataLoader worker without ``progress``: it would concern all workers.
+        """
+        if get_worker_info() is None:
+            self._page.set_next(epoch, position)
+        elif progress is None:
+            raise StateError("a DataLoader worker can only load a state that was saved in one")
+        self.iteration = None
+        self.restored = None if progress is None else (epoch, position, progress)
+
+    def stop(self) -> None:
+        """End the iteration that is under way, if any."""
+        self._page.stop()
+        self._live = None
+
+    def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
+        """Remember the iterator that is under way; another one is refused until it is finished or gone."""
+        self._live = (weakref.ref(iterator), is_finished)
+
+    def begin_here(self, name: str) -> Beginning:
+        """Begin the next iteration, read by this process or DataLoader worker.
+
+        Args:
+            name: the dataset, for messages.
+
+        Raises:
+            StateError: another iterator is under way in this process.
+        """
+        info = get_worker_info()
+        if info is None:
+            self._refuse_second(name)
+            return self._page.begin_in_trainer(hand_over=False)
+        token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
+        if self.restored is None:
+            return self._page.begin_in_worker(info.id, token)
+        epoch, position, _ = self.restored
+        return self._page.restore_in_worker(info.id, token, epoch)._replace(position=position)
+
+    def begin_for_workers(self, name: str, world: World) -> Beginning:
+        """Begin the next iteration, read by DataLoader workers that are told ``world``. Raises as above."""
+        self._refuse_second(name)
+        self._page.world = world
+        self.iteration = None
+        self.restored = None
+        return self._page.begin_in_trainer(hand_over=True)
+
+    def is_over(self, beginning: Beginning) -> bool:
+        """Whether an iteration was ended from outside."""
+        return self._page.is_over(beginning)
+
+    def check_current(self, beginning: Beginning) -> None:
+        """Raise StateError if an iteration is outdated, so that nobody takes its early end for the epoch's."""
+        if self._page.is_over(beginning) and not self._page.was_stopped(beginning):
+            raise StateError(
+                "this iterator was made before set_epoch() or load_state_dict() was called on its dataset: "
+                "make a new one with iter()"
+            )
+
+    def _refuse_second(self, name: str) -> None:
+        if self._live is None or self._live[0]() is None or self._live[1]():
+            return
+        raise StateError(
+            f"a second iterator of {name} while another one is under way would share its epoch and state: "
+            "finish the first one, delete it, or call stop() on the dataset; two loops at once need two datasets"
+        )
