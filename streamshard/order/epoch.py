@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.errors import TopologyError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.share import batches_at_once, has_shortcut, share
 from streamshard.order.walk import Walk
@@ -80,8 +81,9 @@ class Order:
 
         Raises:
             ValueError: a plan for another number of samples, or batches that it does not have.
+            TopologyError: a rank that it does not have.
         """
-        self._check(plan, epoch, first, last, step)
+        self._check(plan, epoch, first, last, step, rank)
         full_last = min(last, plan.full_batches)
         parts: list[NDArray[np.int64]] = []
         size = plan.global_batch_size
@@ -177,11 +179,13 @@ class Order:
             chosen = np.arange(offsets.size, dtype=np.int64).reshape(batches, size)[:, low:high].ravel()
         return walk.samples(spots, chosen)
 
-    def _check(self, plan: BatchPlan, epoch: int, first: int, last: int, step: int) -> None:
+    def _check(self, plan: BatchPlan, epoch: int, first: int, last: int, step: int, rank: int) -> None:
         if plan.num_samples != self.num_samples:
             raise ValueError(
                 f"the plan is for {plan.num_samples} samples an epoch, the order has {self.num_samples}"
             )
+        if not 0 <= rank < plan.ranks:
+            raise TopologyError(f"rank={rank}: this plan has {plan.ranks} ranks, numbered from 0")
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: must not be negative")
         if step < 1:

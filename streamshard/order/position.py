@@ -137,7 +137,7 @@ class State:
             )
         if "version" not in fields:
             raise StateError("state: 'version' is missing; expected a state saved by streamshard")
-        if fields["version"] != VERSION or isinstance(fields["version"], bool):
+        if type(fields["version"]) is not int or fields["version"] != VERSION:
             raise StateError(
                 f"state: version {_shown(fields['version'])}, but this streamshard reads version {VERSION}; "
                 "load it with the release that saved it"

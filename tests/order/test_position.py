@@ -1,0 +1,212 @@
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamshard.errors import StateError
+from streamshard.order.epoch import Order
+from streamshard.order.position import State
+from streamshard.order.walk import Walk
+
+
+def state_of(
+    epoch=2, position=40, *, sizes=(10,) * 12, seed=17, settings=None, name=None, prints=None, **walk
+):
+    order = Order([Walk(np.array(sizes), seed=seed, **walk)])
+    return State.of(
+        order,
+        epoch,
+        position,
+        settings={"batching_method": "random"} if settings is None else settings,
+        names=[name],
+        fingerprints=[{"layout": "abc"} if prints is None else prints],
+    )
+
+
+@pytest.fixture
+def document():
+    return json.loads(json.dumps(state_of().to_dict()))
+
+
+def test_a_state_survives_json(document):
+    assert State.from_dict(document) == state_of()
+
+
+def test_a_state_is_small():
+    assert len(json.dumps(state_of().to_dict())) < 400
+
+
+def test_the_cursor_counts_from_the_start_of_the_run(document):
+    assert document["streams"][0]["cursor"] == 2 * 120 + 40
+
+
+def test_the_end_of_an_epoch_is_the_start_of_the_next():
+    assert (state_of(2, 120).epoch, state_of(2, 120).position) == (3, 0)
+
+
+def test_a_state_at_the_end_of_an_epoch_is_read_as_the_start_of_the_next(document):
+    document["position"] = 120
+    document["streams"][0]["cursor"] = 360
+    state = State.from_dict(document)
+    assert (state.epoch, state.position) == (3, 0)
+
+
+def test_b129_saving_what_was_loaded_gives_the_same(document):
+    assert State.from_dict(document).to_dict() == document
+
+
+def test_the_same_run_at_another_position_fits(document):
+    State.from_dict(document).check_fits(state_of(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("current", "words"),
+    [
+        ({"seed": 18}, ["seed was 17 and is 18"]),
+        ({"sizes": (10,) * 13}, ["stream 0 num_samples was 120 and is 130", "samples_per_epoch"]),
+        ({"shuffle": "py1br"}, ["shuffle was 'sliding' and is 'block'"]),
+        ({"lanes": 2}, ["lanes was 4 and is 2"]),
+        ({"window": 3}, ["window was 32 and is 3"]),
+        ({"prints": {"layout": "abd"}}, ["data (layout) was 'abc' and is 'abd'"]),
+        ({"prints": {"sha1": "abc"}}, ["fingerprint kinds"]),
+        ({"name": "web"}, ["name was None and is 'web'"]),
+        (
+            {"settings": {"batching_method": "stratified"}},
+            ["batching_method was 'random' and is 'stratified'"],
+        ),
+        ({"settings": {}}, ["batching_method was 'random' and is 'nothing'"]),
+        ({"settings": {"batching_method": "random", "fixed": True}}, ["fixed was 'nothing' and is True"]),
+        ({"seed": 18, "lanes": 2}, ["seed was 17 and is 18", "lanes was 4 and is 2"]),
+    ],
+)
+def test_another_run_is_refused_with_every_difference_named(document, current, words):
+    with pytest.raises(StateError) as caught:
+        State.from_dict(document).check_fits(state_of(0, 0, **current))
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_hashes_count_only_where_both_sides_have_them():
+    saved = state_of(prints={"layout": "abc", "sha1": "1"})
+    saved.check_fits(state_of(prints={"layout": "abc", "xxh64": "2"}))
+    with pytest.raises(StateError, match="sha1"):
+        saved.check_fits(state_of(prints={"layout": "abc", "sha1": "2"}))
+
+
+def test_a_state_of_mosaicml_streaming_is_refused_in_a_sentence():
+    theirs = {
+        "epoch": 1,
+        "sample_in_epoch": 512,
+        "num_canonical_nodes": 2,
+        "shuffle_seed": 9176,
+        "initial_physical_nodes": 2,
+    }
+    with pytest.raises(StateError, match="saved by mosaicml-streaming"):
+        State.from_dict(theirs)
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], "state", 3, {}, {1: 2}, {"epoch": 0}, {"version": 2}, {"version": True}]
+)
+def test_what_is_no_state_is_refused(document):
+    with pytest.raises(StateError, match="state"):
+        State.from_dict(document)
+
+
+HOSTILE = [None, True, -1, 1.0, "1", "x" * 10_000, [], {}, [1], 1 << 70, 10**5000, float("nan")]
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "key",
+    [
+        "version",
+        "epoch",
+        "position",
+        "seed",
+        "streams",
+        "num_samples",
+        "samples_per_epoch",
+        "lanes",
+        "cursor",
+    ],
+)
+def test_a_hostile_value_is_named_in_a_short_message(document, key, value):
+    target = document if key in document else document["streams"][0]
+    target[key] = value
+    with pytest.raises(StateError) as caught:
+        State.from_dict(document)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", 3),
+        ("shuffle", "py1e"),
+        ("shuffle", ["sliding"]),
+        ("fingerprints", {"layout": 3}),
+        ("fingerprints", ["layout"]),
+        ("window", 0),
+        ("surplus", 1),
+    ],
+)
+def test_a_hostile_stream_is_refused(document, key, value):
+    document["streams"][0][key] = value
+    with pytest.raises(StateError, match=key):
+        State.from_dict(document)
+
+
+@pytest.mark.parametrize("key", ["version", "epoch", "position", "seed", "settings", "streams"])
+def test_a_missing_key_is_named(document, key):
+    del document[key]
+    with pytest.raises(StateError, match=key):
+        State.from_dict(document)
+
+
+def test_a_setting_that_is_no_plain_value_is_refused(document):
+    document["settings"]["batching_method"] = [1]
+    with pytest.raises(StateError, match="batching_method"):
+        State.from_dict(document)
+
+
+@pytest.mark.parametrize(
+    ("position", "cursor", "words"),
+    [
+        (121, 361, "past the epoch's 120"),
+        (40, 279, "add up to position 39"),
+        (40, 239, "not in epoch 2"),
+        (40, 361, "not in"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(document, position, cursor, words):
+    document["position"] = position
+    document["streams"][0]["cursor"] = cursor
+    with pytest.raises(StateError, match=words):
+        State.from_dict(document)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON, st.sampled_from(["version", "epoch", "position", "seed", "settings", "streams", None]))
+def test_no_json_value_breaks_the_reader(value, key):
+    document = state_of().to_dict()
+    if key is None:
+        document = value
+    else:
+        document[key] = value
+    with contextlib.suppress(StateError):
+        State.from_dict(document)
+
+
+@pytest.mark.parametrize(("epoch", "position"), [(-1, 0), (0, -1), (0, 121)])
+def test_no_state_is_made_of_a_position_outside_the_epoch(epoch, position):
+    with pytest.raises(ValueError, match="position"):
+        state_of(epoch, position)
