@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -133,7 +132,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
             FormatError: damaged data; names the shard file, the row in it and the sample's number.
         """
         if isinstance(at, (int, np.integer)) and not isinstance(at, bool):
-            return self._one(operator.index(at))
+            return self._one(int(at))
         ids = parse_selection(at, len(self))
         samples = self._many(ids.ravel())
         return samples if ids.ndim == 1 else _nested(samples, ids.shape)

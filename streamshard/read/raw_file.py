@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import stat
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.disks import is_local_device
+
+logger = logging.getLogger(__name__)
 
 
 class RawFile:
@@ -56,6 +59,7 @@ class RawFile:
                 return piece
             return self._read_on(piece, begin, end)
         except OSError as error:
+            self._check_open()
             raise StorageError(f"shard {self._shard!r}: cannot read {self.path}: {error.strerror}") from error
 
     def _read_on(self, piece: bytes, begin: int, end: int) -> bytes:
@@ -70,24 +74,31 @@ class RawFile:
             raise self._cut(os.fstat(self._fd).st_size)
         return b"".join(pieces)
 
-    def mapped(self) -> memoryview:
-        """Return the file as a map, its size checked at this very moment.
+    def mapped(self) -> memoryview | None:
+        """Return the file as a map, its size checked at this very moment; None if the system grants no map.
 
         Raises:
             FormatError: the file was cut since it was opened, so that touching the map would be SIGBUS.
         """
         if self._map is None:
+            self._check_open()
             try:
                 self._map = mmap.mmap(self._fd, self.nbytes, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
-                raise self._cut(os.fstat(self._fd).st_size) from error
+                nbytes = os.fstat(self._fd).st_size
+                if nbytes < self.nbytes:
+                    raise self._cut(nbytes) from error
+                logger.debug("%s is read without a map: %s", self.path, error)
+                return None
         nbytes = self._map.size()
         if nbytes < self.nbytes:
             raise self._cut(nbytes)
         return memoryview(self._map)
 
     def close(self) -> None:
-        """Close the descriptors; a second call does nothing."""
+        """Close the descriptors; a second call does nothing. Reading afterwards is a ValueError."""
+        # Its number may soon be another file's.
+        self._fd = -1
         self._close()
         mapping, self._map = self._map, None
         if mapping is not None:
@@ -98,6 +109,10 @@ class RawFile:
     @property
     def closed(self) -> bool:
         return not self._close.alive
+
+    def _check_open(self) -> None:
+        if self._fd < 0:
+            raise ValueError(f"shard {self._shard!r}: its reader has been closed")
 
     def _cut(self, nbytes: int) -> FormatError:
         return FormatError(

@@ -21,7 +21,7 @@ def parse_selection(at: Any, num_samples: int) -> NDArray[np.int64]:
     """
     if isinstance(at, slice):
         return np.arange(*at.indices(num_samples), dtype=np.int64)
-    if not isinstance(at, (np.ndarray, list, tuple, range)):
+    if not isinstance(at, (list, tuple, range)) and not hasattr(at, "__array__"):
         _refuse(at)
     try:
         array = np.asarray(at)

@@ -126,9 +126,9 @@ class ShardReader:
         Buffers of several shards with one schema can be joined and decoded by one ``SampleDecoder.many``.
         """
         begins, ends = self._spans(rows)
-        if not self._decodes_mapped:
+        view = self._file.mapped() if self._decodes_mapped else None
+        if view is None:
             return self._read_rows(begins, ends)
-        view = self._file.mapped()
         pieces = b"".join([view[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
         lengths = ends - begins
         ends = lengths.cumsum()
@@ -171,9 +171,10 @@ class ShardReader:
         self, rows: NDArray[np.integer[Any]]
     ) -> tuple[bytes | memoryview, NDArray[np.int64], NDArray[np.int64]]:
         begins, ends = self._spans(rows)
-        if self._decodes_mapped:
-            return self._file.mapped(), begins, ends
-        return self._read_rows(begins, ends)
+        view = self._file.mapped() if self._decodes_mapped else None
+        if view is None:
+            return self._read_rows(begins, ends)
+        return view, begins, ends
 
     def _read_rows(
         self, begins: NDArray[np.int64], ends: NDArray[np.int64]

@@ -160,6 +160,24 @@ def test_a_file_replaced_by_rename_keeps_its_old_content_for_open_readers(
     assert reader.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
 
 
+def test_a_closed_reader_says_so(reader: ShardReader, tmp_path: Path) -> None:
+    reader.samples(ROWS)
+    reader.close()
+    reader.close()
+    with (tmp_path / "other").open("wb+"):  # may get the number of the closed descriptor
+        for read in (lambda: reader.samples(ROWS), lambda: reader.sample(9), lambda: reader.gather(ROWS)):
+            with pytest.raises(ValueError, match="closed"):
+                read()
+
+
+def test_without_a_map_rows_are_still_read(reader: ShardReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    assert reader.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
+
+
 @pytest.mark.parametrize("change", [-1, 1])
 def test_b068_another_size_than_the_index_says_is_refused_at_once(
     shard: tuple[Path, ShardInfo], change: int
