@@ -83,7 +83,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 batches = super().__iter__()
                 beginning, plan, rank = dataset.begun()
         self._progress = progress = _Progress(beginning.epoch, plan, rank)
-        delivery = _Delivery(batches, progress)
+        delivery = _Delivery(batches, progress, end_on_error=not self.persistent_workers)
         if self.num_workers:
             dataset.guard(delivery, progress.is_finished)
         return delivery
@@ -155,9 +155,10 @@ class _Progress:
 class _Delivery:
     """The iterator that a trainer holds; counts the batches it was given."""
 
-    def __init__(self, batches: Iterator[Any], progress: _Progress) -> None:
+    def __init__(self, batches: Iterator[Any], progress: _Progress, *, end_on_error: bool) -> None:
         self._batches = batches
         self._progress = progress
+        self._end_on_error = end_on_error
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -170,6 +171,14 @@ class _Delivery:
             batch = next(self._batches)
         except StopIteration:
             self._progress.ended = True
+            raise
+        except BaseException:
+            if self._end_on_error:
+                # The error's traceback keeps torch's iterator alive, for how long nobody knows; its workers would
+                # stay too, and complain in every process that is forked meanwhile.
+                shut_down = getattr(self._batches, "_shutdown_workers", None)
+                if shut_down is not None:
+                    shut_down()
             raise
         self._progress.received += 1
         return batch
