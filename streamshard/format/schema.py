@@ -180,11 +180,8 @@ def _explain(schema: Schema, sample: Any, error: Exception) -> SampleError:
         try:
             payload = parse_encoding(encoding).encode(sample[name])
         except (SampleError, LookupError, TypeError) as cause:
-            found = (
-                ""
-                if type_name(sample[name]) in str(cause)
-                else f" (the value is of type {type_name(sample[name])})"
-            )
+            kind = type_name(sample[name])
+            found = "" if f"found {kind}" in str(cause) else f" (the value is of type {kind})"
             return SampleError(f"column {name!r} (encoding {encoding!r}): {cause}{found}")
         if len(payload) >= 2**32:
             return ShardTooLargeError(

@@ -22,10 +22,10 @@ import numpy as np
 from PIL import Image
 
 SOURCES = Path(__file__).resolve().parent.parent / "compat" / "data" / "sources"
-ALL_HASHES = sorted(
-    "blake2b blake2s md5 sha1 sha224 sha256 sha384 sha3_224 sha3_256 sha3_384 sha3_512 sha512 "
-    "xxh128 xxh32 xxh3_128 xxh3_64 xxh64".split()
-)
+ALL_HASHES = [
+    *("blake2b", "blake2s", "md5", "sha1", "sha224", "sha256", "sha384", "sha3_224", "sha3_256", "sha3_384"),
+    *("sha3_512", "sha512", "xxh128", "xxh32", "xxh3_128", "xxh3_64", "xxh64"),
+]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,19 @@ def _plain() -> Iterator[dict[str, Any]]:
 
 
 def _arrays() -> Iterator[dict[str, Any]]:
-    dtypes = "uint8 int8 uint16 int16 float16 uint32 int32 float32 uint64 int64 float64".split()
+    dtypes = [
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "float16",
+        "uint32",
+        "int32",
+        "float32",
+        "uint64",
+        "int64",
+        "float64",
+    ]
     for i in range(33):
         dtype = dtypes[i % len(dtypes)]
         yield {
