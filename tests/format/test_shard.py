@@ -149,7 +149,7 @@ FIRST, LAST = 4, 4 + 4 * 5
         (lambda c: c.append(0), "the last sample is said to end at"),
         (lambda c: c.__delitem__(slice(6, None)), "6 bytes, a shard has at least 8"),
         (lambda c: c.__delitem__(slice(20, None)), "5 samples need 28 bytes of header, the file has 20"),
-        (put(0, 6), "the first sample is said to begin|is not JSON"),
+        (put(0, 6), "the last sample is said to end at 1868767867"),
         (put(0, 2**32 - 1), "4294967295 samples need 17179869188 bytes"),
         (put(FIRST, 27), "said to begin at 27, behind a header of 28"),
         (put(FIRST, 2**32 - 1), "said to begin at 4294967295"),
