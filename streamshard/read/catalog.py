@@ -35,7 +35,8 @@ def load_index(store: Store, *, split: str | None = None) -> tuple[Index, str]:
         StorageError: the place cannot be read, or the file has more than 512 MiB.
     """
     key = key_in(split, INDEX_BASENAME)
-    source = f"{store.url.rstrip('/')}/{key}"
+    path = store.local_path(key)
+    source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path.absolute())
     try:
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:

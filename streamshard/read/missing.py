@@ -23,12 +23,13 @@ _MAX_DEPTH = 2
 
 def explain_missing_index(store: Store, split: str | None, source: str) -> str:
     """Say in one paragraph what was found where the index of ``split`` was expected."""
-    root = store.local_path(INDEX_BASENAME)
-    if root is not None and not root.parent.is_dir():
-        what = "is not a directory" if root.parent.exists() else "does not exist"
-        return f"no index at {source}: {root.parent} {what}. Check the path"
+    path = store.local_path(INDEX_BASENAME)
+    root = None if path is None else path.parent.absolute()
+    if root is not None and not root.is_dir():
+        what = "is not a directory" if root.exists() else "does not exist"
+        return f"no index at {source}: {root} {what}. Check the path"
     try:
-        keys = store.list() if root is None else list(_scan(root.parent))
+        keys = store.list() if root is None else list(_scan(root))
     except OSError as error:
         return (
             f"no index at {source}, and the place cannot be listed to see what is there ({error}). "

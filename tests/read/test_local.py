@@ -378,6 +378,19 @@ class TestB070MissingIndex:
         write_dataset(tmp_path, SAMPLES)
         assert "leave out split='train'" in self.message(tmp_path, split="train")
 
+    def test_the_path_is_given_in_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert str(tmp_path / "data" / "index.json") in self.message(Path("data"))
+
+    def test_a_large_tree_is_not_walked_to_its_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("streamshard.read.missing._MAX_SCANNED", 50)
+        for i in range(100):
+            (tmp_path / f"{i}").touch()
+        write_dataset(tmp_path / "a" / "b" / "c" / "d", SAMPLES)
+        assert "split" not in self.message(tmp_path)
+
     def test_a_directory_that_is_not_there_or_empty_or_of_something_else(self, tmp_path: Path) -> None:
         assert "does not exist" in self.message(tmp_path / "nope")
         assert "nothing at all" in self.message(tmp_path)
