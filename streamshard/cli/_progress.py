@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, TextIO
 
 from streamshard._sizes import format_bytes
+from streamshard.cli._text import printable
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -31,7 +33,7 @@ class BarProgress:
             unit_scale=True,
             unit_divisor=1024,
             file=self._stream,
-            dynamic_ncols=True,
+            **_shape(self._stream),
             leave=False,
         )
 
@@ -50,9 +52,9 @@ class BarProgress:
 
     def note(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.write(text, file=self._stream)
+            self._bar.write(printable(text), file=self._stream)
         else:
-            self._stream.write(f"{text}\n")
+            self._stream.write(f"{printable(text)}\n")
             self._stream.flush()
 
 
@@ -93,8 +95,17 @@ class LineProgress:
         """Nothing: the next phase or the summary follows."""
 
     def note(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
+        self._stream.write(f"{printable(text)}\n")
         self._stream.flush()
+
+
+def _shape(stream: TextIO) -> dict[str, Any]:
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        size = os.terminal_size((0, 0))
+    # Some terminals (of containers, of CI) say that they have no columns and rows; a bar of that size does not show.
+    return {"dynamic_ncols": True} if size.columns and size.lines else {"ncols": 100, "nrows": 20}
 
 
 def terminal_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:

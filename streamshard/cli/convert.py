@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from streamshard.cli._text import printable, say
+
 _HELP = """Turn JSONL and the images it names into MDS shards in --out.
 
 SOURCES are JSONL files (also .gz, .bz2, .zst, or one JSON array), paths or URLs. Image paths start at --image-root, or
@@ -113,13 +115,14 @@ def command(
         raise click.exceptions.Exit(130) from None
     except (StreamshardError, OSError) as error:
         progress.end()
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException("\n".join(printable(line) for line in str(error).split("\n"))) from error
     finally:
         signal.signal(signal.SIGTERM, before)
     if as_json:
-        click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
+        click.echo(json.dumps(summary.to_json()))
     else:
-        click.echo("\n".join(summary.lines()))
+        for line in summary.lines():
+            say(line)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

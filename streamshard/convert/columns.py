@@ -45,12 +45,11 @@ class KeyTally:
         self.json_nbytes = array("I")
         self.utf8_nbytes = array("I")
 
-    def add(self, row: int, value: object) -> None:
+    def add(self, row: int, value: Any) -> None:
         kind = type(value)
         if kind is str:
-            text: str = value  # type: ignore[assignment] type() is the check
-            json_nbytes = len(encode_basestring_ascii(text))
-            utf8_nbytes = len(text) if text.isascii() else _utf8_nbytes(text)
+            json_nbytes = len(encode_basestring_ascii(value))
+            utf8_nbytes = len(value) if value.isascii() else _utf8_nbytes(value)
             if utf8_nbytes < 0:
                 self.kinds |= OTHER
                 utf8_nbytes = 0
@@ -59,7 +58,7 @@ class KeyTally:
         else:
             utf8_nbytes = 0
             json_nbytes = len(json_text(value))
-            if kind is int and _INT64_MIN <= value <= _INT64_MAX:  # type: ignore[operator] type() is the check
+            if kind is int and _INT64_MIN <= value <= _INT64_MAX:
                 self.kinds |= INT
             elif kind is float:
                 self.kinds |= FLOAT

@@ -70,7 +70,8 @@ class Findings:
         number, place = self._untagged
         if number and self._tagged:
             found.append(
-                f"{number} of {num_records} records have images and no <image> tag, while others have one (first: {place})"
+                f"{number} of {num_records} records have images and no <image> tag, while others have one"
+                f" (first: {place})"
             )
         repeated = count_repeated(self.ids)
         if repeated:

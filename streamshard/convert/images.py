@@ -13,9 +13,9 @@ from streamshard.convert.problems import HUGE_IMAGE, UNREADABLE_IMAGE, RecordPro
 HEAD_NBYTES = 32
 UNKNOWN = "unknown"
 _FTYP_BRANDS = {
-    b"heic": "heic", b"heix": "heic", b"hevc": "heic", b"heim": "heic", b"heis": "heic", b"mif1": "heic", b"msf1": "heic",
-    b"avif": "avif", b"avis": "avif",
-}  # fmt: skip
+    **dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"), "heic"),
+    **dict.fromkeys((b"avif", b"avis"), "avif"),
+}
 _WHAT_TO_INSTALL = {
     "heic": "Pillow reads no HEIC without the package pillow-heif; convert the file to JPEG or PNG",
     "avif": "this Pillow reads no AVIF; install a Pillow with AVIF (11.3 or newer) or the package pillow-avif-plugin",
@@ -62,13 +62,7 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     sniffed = sniff_format(content[:HEAD_NBYTES])
     try:
         with Image.open(BytesIO(content)) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise RecordProblem(
-                    HUGE_IMAGE,
-                    f"{width}x{height} pixels, more than the limit of {max_pixels}; if the file is right, raise it with"
-                    f" --max-image-pixels {width * height}",
-                )
+            _check_pixels(image.size, max_pixels)
             image.load()
             animated = bool(getattr(image, "is_animated", False))
             found = (image.format or sniffed).lower()
@@ -84,11 +78,21 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
         ) from None
     # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, IndexError, … for broken
     # files: whatever it is, the file is not decodable, and the record is reported with the cause.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise RecordProblem(
             UNREADABLE_IMAGE, f"cannot be decoded ({type(error).__name__}: {str(error)[:200]})"
         ) from error
     return ImageFacts(found, animated)
+
+
+def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width * height > max_pixels:
+        raise RecordProblem(
+            HUGE_IMAGE,
+            f"{width}x{height} pixels, more than the limit of {max_pixels}; if the file is right, raise it with"
+            f" --max-image-pixels {width * height}",
+        )
 
 
 @contextmanager

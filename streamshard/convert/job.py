@@ -106,7 +106,7 @@ class _Job:
         except FormatError as error:
             raise ConvertError(
                 f"{where}: holds an {INDEX_BASENAME} already, and not a sound one ({error}); {_WAYS_OUT}"
-            )
+            ) from error
         made = index.extra.get("convert")
         facts = made if isinstance(made, dict) else {}
         if facts.get("options") != self._options.portable_digest():

@@ -13,10 +13,12 @@ from streamshard.convert.problems import (
     DUPLICATE_KEY,
     NOT_AN_OBJECT,
     NOT_UTF8,
+    TOO_LARGE,
     RecordProblem,
     shorten,
 )
 
+_LONGEST_LINE = (1 << 32) - 1
 _READ_BUFFER = 1 << 20
 _SMALLEST_CHUNK = 1 << 18
 _LARGEST_CHUNK = 1 << 23
@@ -62,9 +64,10 @@ def chunk_lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]
             if not rest.endswith(b"\n"):
                 return
             offset = begin - 1 + len(rest)
-        elif file.peek(3)[:3] == BOM:
-            file.seek(3)
+        elif file.read(3) == BOM:
             offset = 3
+        else:
+            file.seek(0)
         while offset < end:
             line = file.readline()
             if not line:
@@ -92,6 +95,8 @@ def parse_record(line: bytes) -> dict[str, Any]:
     Raises:
         RecordProblem: not UTF-8, not JSON, not an object, or a key that an object has twice.
     """
+    if len(line) > _LONGEST_LINE:
+        raise RecordProblem(TOO_LARGE, f"a line of {len(line)} bytes; a shard ends at 4 GiB")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -39,7 +39,7 @@ class ConvertOptions:
         resume: go on with what an interrupted run has left in ``out``.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
-        max_image_pixels: largest width × height that is decoded.
+        max_image_pixels: largest width x height that is decoded.
         work_dir: where the plan of an output that is a URL is kept; ``None``: a private cache folder.
         storage_options: passed to fsspec for every URL.
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from streamshard.convert.jsonl import read_span
 from streamshard.convert.problems import (
     BAD_REFERENCE,
     EMPTY_IMAGE,
@@ -31,6 +32,7 @@ from streamshard.storage.opening import is_local, local_directory, open_store
 from streamshard.storage.store import Store
 
 _LARGEST_IMAGE = (1 << 32) - 1
+_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
 _LISTED_ENTRIES = 200_000
 
 
@@ -92,7 +94,7 @@ class LocalImages:
     def locate(self, reference: str) -> Located:
         path = self._path_of(reference)
         folder, base = os.path.split(path)
-        real = os.path.join(self._real_folder(folder), base)
+        real = os.path.join(self._real_folder(folder), base)  # noqa: PTH118 bytes
         if base in (b"", b".", b".."):
             real = os.path.realpath(path)
         else:
@@ -124,7 +126,7 @@ class LocalImages:
             raise RecordProblem(BAD_REFERENCE, f"image {shorten(reference)} is not valid Unicode") from None
         if path.startswith(b"~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 bytes
-        return os.path.join(self._named_root, path)
+        return os.path.join(self._named_root, path)  # noqa: PTH118 bytes
 
     def _kept_reference(self, reference: str, path: bytes) -> str:
         if not reference.startswith(("/", "~/", "file://")):
@@ -159,17 +161,15 @@ class LocalImages:
             raise RecordProblem(
                 MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
             ) from None
-        with os.fdopen(file, "rb", buffering=0) as opened:
-            found = os.fstat(opened.fileno())
+        try:
+            found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
             check_image_nbytes(located, found.st_size)
             wanted = found.st_size if limit is None else min(limit, found.st_size)
-            parts: list[bytes] = []
-            while wanted and (part := opened.read(wanted)):
-                parts.append(part)
-                wanted -= len(part)
-            return found.st_size, b"".join(parts)
+            return found.st_size, read_span(file, 0, wanted)
+        finally:
+            os.close(file)
 
     def _missing_text(self, located: Located) -> str:
         folder, base = os.path.split(located.name)
@@ -257,7 +257,7 @@ def nearby_names(wanted: str, names: tuple[str, ...]) -> list[str]:
     stem = wanted.rpartition(".")[0] or wanted
     same = [name for name in names if (name.rpartition(".")[0] or name).lower() == stem.lower()]
     if same:
-        return sorted(same)[:3]
+        return sorted(same, key=lambda name: (not name.lower().endswith(_IMAGE_ENDINGS), name))[:3]
     return difflib.get_close_matches(wanted, names[:5000], n=3, cutoff=0.75)
 
 

@@ -19,12 +19,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamshard.convert.columns import ColumnPlan, ImageColumn, KeySummary, plain_nbytes, plan_columns
+from streamshard.convert.findings import Findings
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
 from streamshard.convert.rows import ROW, open_rows, permutation, permute_file
 from streamshard.convert.sources import Source
 from streamshard.convert.tally import SavedChunk
-from streamshard.convert.findings import Findings
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text

@@ -113,7 +113,7 @@ class _Worker:
         # The path is set before anything is imported: a module in the current directory must not come first.
         code = f"import sys; sys.path[:] = {sys.path!r}; from streamshard.convert.worker import main; main()"
         # A session of its own: Ctrl-C reaches the parent alone, which then ends its workers.
-        self._process = subprocess.Popen(  # noqa: S603 our own interpreter and code
+        self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

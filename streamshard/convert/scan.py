@@ -20,7 +20,6 @@ from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.places import ImagePlace, Located, check_image_nbytes, open_place
 from streamshard.convert.problems import (
     BAD_REFERENCE,
-    TOO_LARGE,
     Problem,
     RecordProblem,
     shorten,
@@ -39,7 +38,6 @@ _WINDOW_NBYTES = 1 << 20
 _WINDOW_IMAGES = 64
 _REMOTE_THREADS = 16
 _REMEMBERED_IMAGES = 1 << 16
-_LONGEST_LINE = (1 << 32) - 1
 
 Advance = Callable[[int, int], None]
 """Called with (bytes done, records done) since the last call."""
@@ -127,8 +125,6 @@ class _Scan:
     def _parse(self, offset: int, line: int, text: bytes) -> _Pending | None:
         record: dict[str, Any] | None = None
         try:
-            if len(text) > _LONGEST_LINE:
-                raise RecordProblem(TOO_LARGE, f"a line of {len(text)} bytes; a shard ends at 4 GiB")
             record = parse_record(text)
             for key in record:
                 if key not in self._tally.keys:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -68,7 +69,7 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
         ConvertError: the input is no longer what was planned.
         StorageError: the output cannot be written.
     """
-    plan = _loaded_plan(task.directory, os.stat(Path(task.directory) / "plan.json").st_mtime_ns)
+    plan = _loaded_plan(task.directory, (Path(task.directory) / "plan.json").stat().st_mtime_ns)
     samples: list[bytes] = []
     unreported = 0
     for sample in _ShardSamples(plan, task).encoded():
@@ -169,26 +170,23 @@ class _ShardSamples:
                 os.close(file)
 
     def _prepared(self, row: Any, line: bytes) -> _Record:
-        import json
-
         try:
-            record = json.loads(line.decode("utf-8"))
-            if type(record) is not dict:
-                raise ValueError("not an object")
-            sample = plain_values(self._plan.columns, record)
-            references = references_of(record, self._task.image_keys) if self._plan.columns.images else {}
-            images = []
-            for column in self._plan.columns.images:
-                located = [
-                    self._locate(reference, self._source(row)) for reference in references.get(column.key, [])
-                ]
-                kept = kept_references(located)
-                if not column.listed and len(kept) != 1:
-                    raise ValueError(f"{len(kept)} images")
-                sample[column.path_column] = kept if column.listed else kept[0]
-                images.append((column, located))
-        except (ValueError, RecordProblem) as error:
+            # Duplicate keys and the like were refused by the scan; if the line is another one by now, sizes tell.
+            return self._with_references(json.loads(line.decode("utf-8")), row)
+        except (ValueError, TypeError, AttributeError, LookupError, RecordProblem) as error:
             raise ConvertError(f"{self._where(row)}: {error}; {_STALE}") from error
+
+    def _with_references(self, record: dict[str, Any], row: Any) -> _Record:
+        sample = plain_values(self._plan.columns, record)
+        references = references_of(record, self._task.image_keys) if self._plan.columns.images else {}
+        images = []
+        for column in self._plan.columns.images:
+            located = [
+                self._locate(reference, self._source(row)) for reference in references.get(column.key, [])
+            ]
+            kept = kept_references(located)
+            sample[column.path_column] = kept if column.listed else kept[0]
+            images.append((column, located))
         return _Record(sample, row, images)
 
     def _locate(self, reference: str, source: Source) -> Located | bytes:
@@ -207,13 +205,13 @@ class _ShardSamples:
 
     def _contents(self, record: _Record) -> list[bytes]:
         place = self._places.get(self._root(self._source(record.row)))
-        contents = []
+        contents: list[bytes] = []
         try:
             for _, located in record.images:
                 for image in located:
-                    if isinstance(image, bytes) or place is None:
-                        contents.append(bytes(image))  # type: ignore[arg-type] a located image has a place
-                    else:
+                    if isinstance(image, bytes):
+                        contents.append(image)
+                    elif place is not None:
                         contents.append(place.read(image))
         except RecordProblem as problem:
             raise ConvertError(f"{self._where(record.row)}: {problem}; {_STALE}") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -140,7 +139,8 @@ def _packing(path: Path) -> str | None:
 
 
 class _Unpacker(Protocol):
-    eof: bool
+    @property
+    def eof(self) -> bool: ...
 
     @property
     def unused_data(self) -> bytes: ...

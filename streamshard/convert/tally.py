@@ -104,7 +104,11 @@ class ChunkTally:
                 for name, tally in self.images.items()
             ],
             "problem_counts": dict(self.problems.counts),
-            "problems": [problem.to_list() for problem in self.problems.kept],
+            "problems": [
+                # Images are checked in batches, so their problems are found behind those of later lines.
+                problem.to_list()
+                for problem in sorted(self.problems.kept, key=lambda problem: problem.line)
+            ],
             "tags": self.tags.to_list(),
         }
         arrays = {
@@ -127,7 +131,7 @@ class ChunkTally:
         }
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         with part.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes the names for its own option
         part.replace(path)
 
 
@@ -159,7 +163,8 @@ class SavedChunk:
 
     def __init__(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as saved:
+            # Opened here: NumPy leaves a file of its own open when it finds it broken.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 heading = json.loads(bytes(saved["heading"]))
         except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
             raise ValueError(f"{path}: not a saved chunk: {error}") from error
@@ -177,7 +182,7 @@ class SavedChunk:
 
     def array(self, name: str) -> NDArray[Any]:
         if self._arrays is None:
-            with np.load(self._path, allow_pickle=False) as saved:
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
                 self._arrays = {key: saved[key] for key in saved.files if key != "heading"}
         return self._arrays[name]
 
