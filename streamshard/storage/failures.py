@@ -50,7 +50,8 @@ _DENIED_CLASSES = frozenset(
 )  # fmt: skip
 _TRANSIENT_CLASSES = frozenset(
     {
-        "ClientConnectionError", "ClientPayloadError", "HTTPClientError", "HTTPException", "IncompleteRead",
+        "ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError", "HTTPException",
+        "IncompleteRead",
         "IncompleteReadError", "ProtocolError", "ResponseParserError", "ResponseStreamingError",
         "ServerDisconnectedError", "ServiceRequestError", "ServiceResponseError", "TransportError",
     }
@@ -69,6 +70,9 @@ def classify(error: BaseException) -> Failure:
     if isinstance(error, StreamshardError):
         return _classify_ours(error)
     for link in _chain(error):
+        # First, because aiohttp puts a made-up status 400 beneath an answer that was cut.
+        if _names(link) & _TRANSIENT_CLASSES:
+            return Failure.TRANSIENT
         verdict = _from_answer(link)
         if verdict is not None:
             return verdict
@@ -143,14 +147,15 @@ def _from_class(error: BaseException) -> Failure | None:
         return Failure.DENIED
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, ConnectionError, EOFError)):
         return Failure.TRANSIENT
-    names = {base.__name__ for base in type(error).__mro__}
-    if names & _DENIED_CLASSES:
+    if _names(error) & _DENIED_CLASSES:
         return Failure.DENIED
-    if names & _TRANSIENT_CLASSES:
-        return Failure.TRANSIENT
     if isinstance(error, OSError):
         return Failure.FINAL if error.errno in _FINAL_ERRNO else Failure.TRANSIENT
     return None
+
+
+def _names(error: BaseException) -> set[str]:
+    return {base.__name__ for base in type(error).__mro__}
 
 
 def describe(error: BaseException) -> str:

@@ -82,6 +82,7 @@ class FsspecStore:
         check_key(key, self.url)
 
     def size(self, key: str) -> int:
+        check_key(key, self.url)
         return self._call("look at", key, lambda fs, path: _size(fs, path))
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
@@ -90,6 +91,7 @@ class FsspecStore:
         return self.read_range(key, 0, nbytes)
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:
+        check_key(key, self.url)
         check_range(begin, end, f"read {self._shown(key)}")
         payload = bytearray()
         self._stream(key, begin, end, payload.extend)
@@ -104,6 +106,7 @@ class FsspecStore:
         nbytes: int | None = None,
     ) -> int:
         # Without a HEAD request where the size is known; the one byte more tells a file that has grown.
+        check_key(key, self.url)
         known = nbytes is not None and nbytes > 0
         expected = nbytes if nbytes is not None and known else self.size(key)
         check_size(expected, nbytes, f"fetch {self._shown(key)}")
@@ -118,6 +121,7 @@ class FsspecStore:
         return expected
 
     def put(self, key: str, path: Path) -> None:
+        check_key(key, self.url)
         nbytes = path.stat().st_size
 
         def upload(fs: Any, target: str) -> None:
@@ -133,6 +137,8 @@ class FsspecStore:
         )
 
     def put_bytes(self, key: str, payload: bytes) -> None:
+        check_key(key, self.url)
+
         def upload(fs: Any, target: str) -> None:
             fs.pipe_file(target, payload)
             _check_stored(_size(fs, target), len(payload))
@@ -164,6 +170,8 @@ class FsspecStore:
         return True
 
     def delete(self, key: str) -> None:
+        check_key(key, self.url)
+
         def remove(fs: Any, path: str) -> None:
             _size(fs, path)  # a bucket says yes to deleting what it does not have
             fs.rm_file(path)
@@ -186,7 +194,7 @@ class FsspecStore:
                     pieces, failed = self._bounded(
                         key,
                         lambda fs, path: _read_pieces(
-                            fs, path, window.position, stop, probed_end, have, self._shown(key)
+                            fs, path, window.position, stop, probed_end, have, end, f"read {self._shown(key)}"
                         ),
                         self.retry.attempt_timeout_s,
                     )
@@ -361,7 +369,7 @@ class _Window:
 
 
 def _read_pieces(
-    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int], shown: str
+    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int], expected: int, what: str
 ) -> tuple[dict[int, bytes], Exception | None]:
     """Read the pieces of [begin, end) that are not in ``have``, the last one up to ``probed_end``.
 
@@ -381,7 +389,7 @@ def _read_pieces(
         else:
             nbytes = _size(fs, path)
             if nbytes < stop or (probed_end > end and nbytes != end):
-                check_size(nbytes, end, f"read {shown}")
+                check_size(nbytes, expected, what)
             if len(answer) == nbytes:  # a server that ignores ranges sends everything
                 pieces[offset] = bytes(answer[offset:stop])
             else:

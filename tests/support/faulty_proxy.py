@@ -1,7 +1,7 @@
 """A TCP proxy in front of an HTTP server that delays, throttles, cuts, stalls and lies on command.
 
-Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` connections whose first request matches.
-Arming closes idle connections, so that the next request comes on a new one.
+Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` requests that match. Every request
+gets a connection of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fault:
         stall_after: fall silent after this many bytes of the answer, until the proxy is closed.
         status: answer with this HTTP status and S3 error code instead of passing the request on.
         half_body: pass on only the first half of the body, with a head that says that this is all.
-        method: hit only requests with this method; a connection's first request decides.
+        method: hit only requests with this method; others pass unharmed.
         path_contains: hit only requests whose path contains this.
     """
 
@@ -64,16 +64,14 @@ class FaultyProxy:
         return f"http://127.0.0.1:{self.port}"
 
     def arm(self, fault: Fault, *, times: int = 1) -> None:
-        """Let ``fault`` hit the next ``times`` matching connections."""
+        """Let ``fault`` hit the next ``times`` matching requests."""
         with self._lock:
             self._faults.append((fault, times))
-        self.drop_connections()
 
     def calm(self) -> None:
         """Forget all faults."""
         with self._lock:
             self._faults.clear()
-        self.drop_connections()
 
     def drop_connections(self) -> None:
         with self._lock:
@@ -83,7 +81,7 @@ class FaultyProxy:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def count(self, method: str, path_contains: str = "") -> int:
-        """Connections whose first request had this method and path. Later requests of a connection are not seen."""
+        """Requests so far with this method and a path that contains this."""
         return sum(m == method and path_contains in p for m, p in self.requests)
 
     def __enter__(self) -> FaultyProxy:
@@ -136,8 +134,8 @@ class FaultyProxy:
             if fault.status is not None:
                 _answer(client, head, *fault.status)
                 return
-            if fault.half_body:
-                head = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+            # One request a connection, so that each is seen and counted.
+            head = head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
             with self._tracked(socket.create_connection(self._target, timeout=30)) as server:
                 server.settimeout(None)
                 server.sendall(head)

@@ -28,6 +28,7 @@ def find_weed() -> str | None:
 class SeaweedServer:
     """One running server. ``close`` kills it; so does the death of this process."""
 
+    bucket = "streamshard-tests"
     access_key = "streamshard-test"
     secret_key = "not-a-real-secret-0123456789"
 
@@ -110,11 +111,11 @@ class SeaweedServer:
         return {"key": "no-rights", "secret": "no-rights-at-all-0123", "endpoint_url": self.endpoint_url}
 
     def make_bucket(self) -> str:
-        """Make a new, empty bucket and return its URL."""
-        name = f"tests-{next(self._numbers)}-{secrets.token_hex(4)}"
-        fs = self.filesystem()
-        fs.mkdir(name)
-        return f"s3://{name}"
+        """A new, empty place for one test: a prefix in the server's one bucket.
+
+        A bucket of its own would cost half a second, and some thirty of them all volumes that the server has.
+        """
+        return f"s3://{self.bucket}/{next(self._numbers)}-{secrets.token_hex(4)}"
 
     def filesystem(self) -> Any:
         """An s3fs file system of this server, to look at it from outside the code under test."""
@@ -141,8 +142,9 @@ class SeaweedServer:
                 connection.request("GET", "/status")
                 connection.getresponse().read()
                 connection.close()
-                probe = self.make_bucket()
-                self.filesystem().pipe_file(f"{probe}/probe", b"ready")
+                fs = self.filesystem()
+                fs.makedirs(self.bucket, exist_ok=True)
+                fs.pipe_file(f"{self.bucket}/probe", b"ready")
                 return
             except Exception as error:
                 problem = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import pytest
 from streamshard.errors import BlobNotFoundError, StorageError
 
 BODY = bytes(range(256)) * 40
-AWKWARD_KEYS = ["a b.bin", "a+b.bin", "a=b/c=d.bin", "100%.bin", "a%20b.bin", "größe/日本.bin", "x:y@z&w.bin", "#1?.bin"]
+AWKWARD_KEYS = [
+    "a b.bin",
+    "a+b.bin",
+    "a=b/c=d.bin",
+    "100%.bin",
+    "a%20b.bin",
+    "größe/日本.bin",
+    "x:y@z&w.bin",
+    "#1?.bin",
+]
 ESCAPES = ["../x", "a/../../x", "/etc/hostname", "a//b", "", ".", "..", "a/..", "./a", "a\0b", "a/"]
 
 
@@ -44,16 +54,16 @@ class StoreContract:
         assert store.fetch_to("empty", tmp_path / "got", nbytes=0) == 0
         assert (tmp_path / "got").read_bytes() == b""
 
-    @pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 10_240), (5, 5), (10_239, 10_240), (17, 9_000)])
-    def test_a_range_gives_exactly_its_bytes(self, store: Any, begin: int, end: int) -> None:
+    def test_a_range_gives_exactly_its_bytes(self, store: Any) -> None:
         store.put_bytes("a", BODY)
-        assert store.read_range("a", begin, end) == BODY[begin:end]
+        for begin, end in ((0, 1), (0, 10_240), (5, 5), (10_239, 10_240), (17, 9_000)):
+            assert store.read_range("a", begin, end) == BODY[begin:end]
 
-    @pytest.mark.parametrize(("begin", "end"), [(0, 10_241), (10_240, 10_241), (20_000, 20_001), (-1, 5), (5, 4)])
-    def test_a_range_that_leaves_the_file_is_refused(self, store: Any, begin: int, end: int) -> None:
+    def test_a_range_that_leaves_the_file_is_refused(self, store: Any) -> None:
         store.put_bytes("a", BODY)
-        with pytest.raises(StorageError):
-            store.read_range("a", begin, end)
+        for begin, end in ((0, 10_241), (10_240, 10_241), (20_000, 20_001), (-1, 5), (5, 4)):
+            with pytest.raises(StorageError):
+                store.read_range("a", begin, end)
 
     def test_a_file_beyond_the_limit_is_not_read(self, store: Any) -> None:
         store.put_bytes("a", BODY)
@@ -69,13 +79,13 @@ class StoreContract:
         assert sum(seen) == len(BODY)
         assert [path.name for path in tmp_path.iterdir()] == ["got"]
 
-    @pytest.mark.parametrize("nbytes", [1, 10_239, 10_241, 1 << 40])
     def test_b068_fetching_a_file_of_another_size_is_refused_and_leaves_nothing(
-        self, store: Any, tmp_path: Path, nbytes: int
+        self, store: Any, tmp_path: Path
     ) -> None:
         store.put_bytes("a", BODY)
-        with pytest.raises(StorageError, match=f"10240 bytes, expected {nbytes}"):
-            store.fetch_to("a", tmp_path / "got", nbytes=nbytes)
+        for nbytes in (1, 10_239, 10_241, 1 << 40):
+            with pytest.raises(StorageError, match=f"10240 bytes, expected {nbytes}"):
+                store.fetch_to("a", tmp_path / "got", nbytes=nbytes)
         assert list(tmp_path.iterdir()) == []
 
     def test_fetching_replaces_what_is_there(self, store: Any, tmp_path: Path) -> None:
@@ -137,22 +147,23 @@ class StoreContract:
         store.delete("100%.bin")
         assert not store.exists("100%.bin")
 
-    @pytest.mark.parametrize("key", ESCAPES)
-    def test_a_key_cannot_leave_the_root(self, store: Any, tmp_path: Path, key: str) -> None:
+    def test_a_key_cannot_leave_the_root(self, store: Any, tmp_path: Path) -> None:
         (tmp_path / "source").write_bytes(b"x")
-        for attempt in (
-            lambda: store.size(key),
-            lambda: store.read(key),
-            lambda: store.read_range(key, 0, 1),
-            lambda: store.fetch_to(key, tmp_path / "got"),
-            lambda: store.put(key, tmp_path / "source"),
-            lambda: store.put_bytes(key, b"x"),
-            lambda: store.exists(key),
-            lambda: store.delete(key),
-            lambda: store.local_path(key),
-        ):
-            with pytest.raises(StorageError, match="no plain relative path"):
-                attempt()
+        attempts: list[Callable[[str], Any]] = [
+            store.size,
+            store.read,
+            lambda key: store.read_range(key, 0, 1),
+            lambda key: store.fetch_to(key, tmp_path / "got"),
+            lambda key: store.put(key, tmp_path / "source"),
+            lambda key: store.put_bytes(key, b"x"),
+            store.exists,
+            store.delete,
+            store.local_path,
+        ]
+        for key in ESCAPES:
+            for attempt in attempts:
+                with pytest.raises(StorageError, match="no plain relative path"):
+                    attempt(key)
 
     def test_a_prefix_cannot_leave_the_root(self, store: Any) -> None:
         for prefix in ("../", "/etc/", "a/../../"):
