@@ -83,6 +83,7 @@ class SeaweedServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         self._owner = os.getpid()
         self._numbers = itertools.count()

@@ -19,9 +19,9 @@ import sys
 
 def main() -> None:
     directory, *command = sys.argv[1:]
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to the whole terminal group; the parent decides
+    # Ctrl-C or a time-out may reach this process too, and it has to outlive the one that it watches.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with open(os.path.join(directory, "server.log"), "ab") as log:
         server = subprocess.Popen(
             command,
