@@ -6,7 +6,7 @@ over many epochs. Which epoch comes next must therefore be read from memory that
     header  generation, epoch, position, stopped generation, handed-over generation, rank, world size,
             local world size
     slots   one 64-bit word for the trainer's process and each worker: the generation and epoch that it last
-            began, and a token of the DataLoader iteration in which it did
+            began, counted from the generation's own, and a token of the DataLoader iteration in which it did
 
 ``begin`` (the trainer's process) starts a new generation at an epoch and position. A worker that finds no slot of
 this generation starts there. Later iterations of the same generation, which a plain DataLoader begins without
@@ -24,6 +24,7 @@ from ctypes import c_longlong
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
+from streamshard.errors import StateError
 from streamshard.order.world import World
 
 MAX_WORKERS = 1023
@@ -33,6 +34,8 @@ _GENERATION, _EPOCH, _POSITION, _STOPPED, _HANDED_OVER, _RANK, _WORLD_SIZE, _LOC
 _HEADER = 8
 _SLOTS = 1 + MAX_WORKERS
 _TOKEN_BITS, _EPOCH_BITS, _GENERATION_BITS = 27, 24, 12
+_EPOCH_MASK = (1 << _EPOCH_BITS) - 1
+_BIAS = 1 << _EPOCH_BITS - 1  # a worker may be told to go on with an earlier epoch
 _TRAINER_TOKEN = 0
 
 
@@ -92,6 +95,9 @@ class Handover:
         page = self._page
         page[_EPOCH], page[_POSITION] = epoch, position
         page[_GENERATION] += 1
+        if _tag(page[_GENERATION]) == 1:
+            # Tags start again: what is left of the generations before must not pass for one to come.
+            page[_HEADER:] = [0] * _SLOTS
 
     def next(self) -> tuple[int, int]:
         """Epoch and position at which the next iteration starts."""
@@ -186,16 +192,24 @@ class Handover:
 
     def _slots_of(self, generation: int) -> Iterator[tuple[int, tuple[int, int]]]:
         """Number, epoch and token of each slot that was written in ``generation``."""
-        tag = _tag(generation)
+        tag, base = _tag(generation), int(self._page[_EPOCH])
         for number, word in enumerate(self._page[_HEADER:]):
             if word >> (_EPOCH_BITS + _TOKEN_BITS) == tag:
                 yield (
                     number,
-                    ((word >> _TOKEN_BITS) & ((1 << _EPOCH_BITS) - 1), word & ((1 << _TOKEN_BITS) - 1)),
+                    (base + ((word >> _TOKEN_BITS) & _EPOCH_MASK) - _BIAS, word & ((1 << _TOKEN_BITS) - 1)),
                 )
 
     def _write_slot(self, number: int, epoch: int, token: int) -> None:
-        self._page[_HEADER + number] = ((_tag(self.generation) << _EPOCH_BITS | epoch) << _TOKEN_BITS) | token
+        biased = epoch - int(self._page[_EPOCH]) + _BIAS
+        if not 0 <= biased <= _EPOCH_MASK:
+            raise StateError(
+                f"epoch {epoch} is more than {_BIAS} epochs away from epoch {self._page[_EPOCH]}, where this "
+                "dataset object began; load the state into a new one"
+            )
+        self._page[_HEADER + number] = (
+            (_tag(self.generation) << _EPOCH_BITS | biased) << _TOKEN_BITS
+        ) | token
 
 
 def _tag(generation: int) -> int:

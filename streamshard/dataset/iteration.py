@@ -30,7 +30,7 @@ class Iteration:
     def __init__(self, beginning: Beginning, share: Share, taken: int = 0) -> None:
         self.beginning = beginning
         self.share = share
-        self.ended = False
+        self.is_closed = False
         self._given = taken
         self._current: Iterator[Any] = iter(())
 
@@ -50,9 +50,14 @@ class Iteration:
         return self._given - length_hint(self._current)
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing is left to take."""
-        return self.ended or self.samples >= self.share.num_samples
+    def is_finished(self) -> bool:
+        """Whether the whole share was taken."""
+        return self.samples >= self.share.num_samples
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be taken: finished, stopped, left, or ended by an error."""
+        return self.is_closed or self.is_finished
 
     def progress(self) -> dict[str, int]:
         """Describe what was taken, for a state that the same worker of the same world goes on with."""

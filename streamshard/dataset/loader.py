@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from streamshard.dataset.collate import as_it_is, collate_samples
+from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
-from streamshard.order.batches import BatchPlan
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -31,7 +32,8 @@ class StreamingDataLoader(DataLoader[Any]):
 
     Raises:
         TypeError: the dataset is no ``StreamingDataset``.
-        ValueError: ``batch_size`` differs from the dataset's own, or an argument would change the order.
+        ValueError: ``batch_size`` differs from the dataset's own, or an argument would change the order; or the
+            dataset's class overrides ``__iter__``, so that nobody can know which samples a batch stands for.
     """
 
     def __init__(
@@ -56,7 +58,13 @@ class StreamingDataLoader(DataLoader[Any]):
                 )
         if not arguments.get("in_order", True):
             raise ValueError("in_order=False would let the workers' speed decide the order of batches")
-        dataset.take_batching(batch_size, drop_last=drop_last)
+        if type(dataset).__iter__ is not StreamingDataset.__iter__:
+            raise ValueError(
+                f"{type(dataset).__name__} overrides __iter__, so positions in its epoch cannot be known: override "
+                "__getitem__, pass transform= or collate_fn=, wrap the loader, or use torch's DataLoader"
+            )
+        self._batching = dataset.batching_for(batch_size, drop_last=drop_last)
+        dataset.group_by(self._batching)
         if collate_fn is None:
             collate_fn = collate_samples if dataset.batch_transform is None else as_it_is
         super().__init__(
@@ -64,7 +72,8 @@ class StreamingDataLoader(DataLoader[Any]):
         )
         # To torch each batch is one item, to whoever asks this loader it is not.
         self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
+        self._delivery: Callable[[], Delivery | None] = _nothing
 
     dataset: StreamingDataset
 
@@ -75,6 +84,7 @@ class StreamingDataLoader(DataLoader[Any]):
             StateError: another iterator of the dataset is still under way.
         """
         dataset = self.dataset
+        dataset.group_by(self._batching)
         with dataset.lent_in_batches():
             if self.num_workers:
                 beginning, plan, rank = dataset.begin_for_workers()
@@ -82,16 +92,23 @@ class StreamingDataLoader(DataLoader[Any]):
             else:
                 batches = super().__iter__()
                 beginning, plan, rank = dataset.begun()
-        self._progress = progress = _Progress(beginning.epoch, plan, rank)
-        delivery = _Delivery(batches, progress, end_on_error=not self.persistent_workers)
+        self._progress = progress = Progress(beginning, plan, rank)
+        delivery = Delivery(
+            batches,
+            progress,
+            was_stopped=lambda: dataset.was_stopped(beginning),
+            end_on_error=not self.persistent_workers,
+        )
+        self._delivery = weakref.ref(delivery)
         if self.num_workers:
-            dataset.guard(delivery, progress.is_finished)
+            dataset.guard(delivery, progress.is_over)
         return delivery
 
     def __len__(self) -> int:
-        progress = self._progress
-        if progress is not None and not progress.is_finished():
+        progress = self._progress_now()
+        if progress is not None and not progress.is_over() and self._delivery() is not None:
             return progress.num_batches
+        self.dataset.group_by(self._batching)
         plan, rank = self.dataset.plan_of_next()
         return plan.rank_num_batches(rank)
 
@@ -107,10 +124,14 @@ class StreamingDataLoader(DataLoader[Any]):
         before the first batch, after the last one (then it is the next epoch's start) and at any time between.
         Needs no communication: each rank returns the same.
         """
-        progress = self._progress
+        progress = self._progress_now()
         if progress is None:
             return self.dataset.state_of_next()
         return self.dataset.state_at(progress.epoch, progress.position)
+
+    def _progress_now(self) -> Progress | None:
+        """What was received last, unless the dataset was told to go on elsewhere since."""
+        return self._progress if self.dataset.has_begun else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next ``iter()`` go on from a state.
@@ -126,59 +147,5 @@ class StreamingDataLoader(DataLoader[Any]):
         self._progress = None
 
 
-class _Progress:
-    """What a trainer has received of one iteration. Outlives the iterator, so it must not hold it."""
-
-    def __init__(self, epoch: int, plan: BatchPlan, rank: int) -> None:
-        self.epoch = epoch
-        self.num_batches = plan.rank_num_batches(rank)
-        self.received = 0
-        self.ended = False
-        self._plan = plan
-        self._rank = rank
-
-    @property
-    def position(self) -> int:
-        """Position in the epoch after the batches received."""
-        return self._plan.num_samples if self.ended else self._plan.position_after(self.received)
-
-    @property
-    def last_batch_padding(self) -> int:
-        """Padding of the batch received last."""
-        return self._plan.rank_padding(self.received - 1, self._rank) if self.received else 0
-
-    def is_finished(self) -> bool:
-        """Whether there is nothing left to receive."""
-        return self.ended or self.received >= self.num_batches
-
-
-class _Delivery:
-    """The iterator that a trainer holds; counts the batches it was given."""
-
-    def __init__(self, batches: Iterator[Any], progress: _Progress, *, end_on_error: bool) -> None:
-        self._batches = batches
-        self._progress = progress
-        self._end_on_error = end_on_error
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __len__(self) -> int:
-        return self._progress.num_batches
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._progress.ended = True
-            raise
-        except BaseException:
-            if self._end_on_error:
-                # The error's traceback keeps torch's iterator alive, for how long nobody knows; its workers would
-                # stay too, and complain in every process that is forked meanwhile.
-                shut_down = getattr(self._batches, "_shutdown_workers", None)
-                if shut_down is not None:
-                    shut_down()
-            raise
-        self._progress.received += 1
-        return batch
+def _nothing() -> None:
+    return None

@@ -39,6 +39,13 @@ def refuse_unknown(arguments: Mapping[str, Any]) -> None:
         )
 
 
+def columns_of(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of the wanted columns; ValueError for a single string."""
+    if isinstance(columns, str):
+        raise ValueError(f"columns={columns!r}: expected a list of names, such as [{columns!r}]")  # noqa: TRY004
+    return None if columns is None else tuple(columns)
+
+
 def positive(name: str, value: int | None) -> int | None:
     """Return a whole number of at least 1, or None; ValueError for anything else."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

@@ -14,23 +14,33 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from streamshard._sizes import parse_bytes, parse_count
+from streamshard.dataset.batching import Batching
 from streamshard.dataset.environment import detect_world
 from streamshard.dataset.feed import Feed, Share
 from streamshard.dataset.fingerprint import fingerprints
 from streamshard.dataset.handover import Beginning
 from streamshard.dataset.iteration import PROGRESS, Iteration, go_on, parse_progress
 from streamshard.dataset.pool import ShardPool
-from streamshard.dataset.reading import Reading, read_columns, read_samples, read_singly
-from streamshard.dataset.settings import epoch_samples, positive, refuse_unknown, streams_of, walk_of
+from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
+from streamshard.dataset.settings import (
+    columns_of,
+    epoch_samples,
+    positive,
+    refuse_unknown,
+    streams_of,
+    walk_of,
+)
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
 from streamshard.errors import StateError
-from streamshard.order.batches import REMAINDERS, BatchPlan
+from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.position import State
 from streamshard.order.world import World
 from streamshard.read.selection import parse_selection
+
+_MAX_EPOCH = (1 << 53) - 2  # a state can name it, and the one after it
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -118,24 +128,22 @@ class StreamingDataset(IterableDataset[Any]):
             raise ValueError(f"batching_method={batching_method!r}: this version has 'random'")
         if on_error != "raise":
             raise ValueError(f"on_error={on_error!r}: this version has 'raise'")
-        if remainder is not None and remainder not in REMAINDERS:
-            raise ValueError(f"remainder={remainder!r}: expected one of {', '.join(REMAINDERS)}")
-        if batch_size is not None and global_batch_size is not None:
-            raise ValueError(
-                f"batch_size={batch_size} and global_batch_size={global_batch_size} exclude each other"
-            )
         if transform is not None and batch_transform is not None:
             raise ValueError(
                 "transform= takes a sample, batch_transform= a batch of columns: give one of them"
             )
-        self.batch_size = positive("batch_size", batch_size)
-        self._batch_size_given = batch_size is not None
-        self.global_batch_size = positive("global_batch_size", global_batch_size)
+        if batch_transform is not None and self._gives_single_samples():
+            raise ValueError(
+                f"{type(self).__name__} overrides __getitem__ or get_item, which see single samples, and has "
+                "batch_transform=, which takes a batch of columns: use one of them"
+            )
+        self._given = Batching(
+            batch_size, global_batch_size, remainder, 1 if replication is None else replication
+        )
+        self._batching = self._given
         self.predownload = positive("predownload", predownload)
-        self.replication = positive("replication", replication) or 1
         self.shuffle = shuffle
         self.shuffle_seed = shuffle_seed
-        self.remainder = remainder
         self.transform = transform
         self.batch_transform = batch_transform
         self.world = world
@@ -149,7 +157,7 @@ class StreamingDataset(IterableDataset[Any]):
             cache_limit=None if cache_limit is None else parse_bytes(cache_limit, name="cache_limit"),
         )
         decoding = Decoding(
-            columns=None if columns is None else tuple(columns),
+            columns=columns_of(columns),
             allow_unsafe_types=allow_unsafe_types,
             decode_images=decode_images,
             writeable_arrays=writeable_arrays,
@@ -199,6 +207,26 @@ class StreamingDataset(IterableDataset[Any]):
         return self._order.num_samples
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples of one rank's batch, as given here or by the loader; None where only the global batch is known."""
+        return self._batching.batch_size
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples of all ranks' batches together, where that is what was given."""
+        return self._batching.global_batch_size
+
+    @property
+    def remainder(self) -> str:
+        """What becomes of the last, shorter global batch: ``pad``, ``drop`` or ``exact``."""
+        return self._batching.remainder or "pad"
+
+    @property
+    def replication(self) -> int:
+        """How many consecutive ranks get the same samples."""
+        return self._batching.replication
+
+    @property
     def epoch(self) -> int:
         """The epoch of the iteration that began last; before the first one, the epoch that comes next."""
         running = self._turns.running()
@@ -217,6 +245,8 @@ class StreamingDataset(IterableDataset[Any]):
     def __getitem__(self, at: Any) -> Any:
         """Return the sample at an int, or a list of samples at a slice, mask, list or array of ints.
 
+        An array of more dimensions gives lists of lists, in its shape.
+
         Raises:
             IndexError: beyond the dataset.
             FormatError, StorageError: the sample's shard is damaged or cannot be had.
@@ -226,8 +256,10 @@ class StreamingDataset(IterableDataset[Any]):
         ids = parse_selection(at, self.size)
         overridden = type(self).get_item is not StreamingDataset.get_item
         if overridden or self.transform is not None:
-            return [self.get_item(number) for number in ids.ravel().tolist()]
-        return self._pool_here().samples(ids.ravel())
+            samples = [self.get_item(number) for number in ids.ravel().tolist()]
+        else:
+            samples = self._pool_here().samples(ids.ravel())
+        return nested(samples, ids.shape)
 
     def get_item(self, sample_id: int) -> Any:
         """Return one sample; negative numbers count from the end. Subclasses may override this."""
@@ -239,9 +271,13 @@ class StreamingDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch at its start."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise ValueError(f"epoch={epoch!r}: expected a whole number of at least 0")
-        self._turns.set_next(epoch)
+        if (
+            isinstance(epoch, bool)
+            or not isinstance(epoch, (int, np.integer))
+            or not 0 <= epoch <= _MAX_EPOCH
+        ):
+            raise ValueError(f"epoch={epoch!r}: expected a whole number from 0 to {_MAX_EPOCH}")
+        self._turns.set_next(int(epoch))
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
         """Return where training stands, as a small JSON object.
@@ -260,9 +296,13 @@ class StreamingDataset(IterableDataset[Any]):
         running = self._turns.running()
         epoch, start = self._turns.next() if running is None else running
         if num_samples is not None:
-            if num_samples < 0:
-                raise ValueError(f"num_samples={num_samples}: must not be negative")
-            position = num_samples if from_beginning else start + num_samples
+            if (
+                isinstance(num_samples, bool)
+                or not isinstance(num_samples, (int, np.integer))
+                or num_samples < 0
+            ):
+                raise ValueError(f"num_samples={num_samples!r}: expected a whole number of at least 0")
+            position = int(num_samples) if from_beginning else start + int(num_samples)
             return self.state_at(epoch, min(position, self._order.num_samples))
         iteration = self._turns.iteration
         if iteration is None:
@@ -273,7 +313,7 @@ class StreamingDataset(IterableDataset[Any]):
                 )
             return self.state_at(epoch, start)
         epoch, start = iteration.beginning.epoch, iteration.beginning.position
-        if iteration.finished and get_worker_info() is None:
+        if iteration.is_finished and get_worker_info() is None:
             return self.state_at(epoch + 1, 0)
         return {**self.state_at(epoch, start), PROGRESS: iteration.progress()}
 
@@ -305,16 +345,7 @@ class StreamingDataset(IterableDataset[Any]):
         Raises:
             TopologyError: ranks and batch sizes that contradict each other.
         """
-        world = self._world().replicate(self.replication)
-        size = self.global_batch_size or (self.batch_size or 1) * world.world_size
-        plan = BatchPlan(
-            num_samples=self._order.num_samples,
-            global_batch_size=size,
-            ranks=world.world_size,
-            start=start,
-            remainder=self.remainder or "pad",
-        )
-        return plan, world.rank
+        return self._batching.plan(self._order.num_samples, self._world(), start)
 
     def plan_of_next(self) -> tuple[BatchPlan, int]:
         """Return the batches that the next ``iter()`` will give, and this process's data-parallel rank."""
@@ -324,32 +355,31 @@ class StreamingDataset(IterableDataset[Any]):
         """Return the state from which the next ``iter()`` begins."""
         return self.state_at(*self._turns.next())
 
-    def take_batching(self, batch_size: int | None, *, drop_last: bool) -> None:
-        """Take over a loader's batch size and remainder rule.
+    def batching_for(self, batch_size: int | None, *, drop_last: bool) -> Batching:
+        """Return how samples are grouped for a loader with these arguments.
 
         Raises:
-            ValueError: the dataset was constructed with others.
+            ValueError: they contradict what this dataset was constructed with.
         """
-        if batch_size is not None:
-            if self.global_batch_size is not None or (
-                self._batch_size_given and self.batch_size != batch_size
-            ):
-                own = self.global_batch_size or self.batch_size
-                raise ValueError(
-                    f"the loader's batch_size={batch_size} contradicts the dataset's "
-                    f"{'global_batch_size' if self.global_batch_size else 'batch_size'}={own}: give one of them"
-                )
-            self.batch_size = positive("batch_size", batch_size)
-        elif self.batch_size is None and self.global_batch_size is None:
-            self.batch_size = 1
-        if drop_last:
-            if self.remainder not in (None, "drop"):
-                raise ValueError(f"drop_last=True contradicts the dataset's remainder={self.remainder!r}")
-            self.remainder = "drop"
+        return self._given.for_loader(batch_size, drop_last=drop_last)
+
+    def group_by(self, batching: Batching) -> None:
+        """Group the samples of coming iterations as the loader that will make them wants it."""
+        self._batching = batching
 
     @contextlib.contextmanager
     def lent_in_batches(self) -> Iterator[None]:
-        """Make copies of this dataset that are made inside the block, and iterations begun in it, give batches."""
+        """Make copies of this dataset that are made inside the block, and iterations begun in it, give batches.
+
+        Raises:
+            StateError: a state was loaded that one process saved amid its own batches.
+        """
+        if self._turns.restored is not None:
+            raise StateError(
+                "the state loaded into the dataset counts the samples that one process or worker has taken; a "
+                "StreamingDataLoader goes on from a state of StreamingDataLoader.state_dict(), or of the dataset's "
+                "state_dict(num_samples=samples received by all ranks)"
+            )
         self._unit = "batches"
         try:
             yield
@@ -368,6 +398,15 @@ class StreamingDataset(IterableDataset[Any]):
         plan, rank = self.plan_of_next()
         return self._turns.begin_for_workers(repr(self), self._world()), plan, rank
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an iteration has begun since the last ``set_epoch`` or ``load_state_dict``."""
+        return self._turns.running() is not None
+
+    def was_stopped(self, beginning: Beginning) -> bool:
+        """Whether ``stop`` has ended an iteration."""
+        return self._turns.was_stopped(beginning)
+
     def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
         """Remember the iterator that is under way; a second one is refused until it is finished or gone."""
         self._turns.guard(iterator, is_finished)
@@ -380,7 +419,7 @@ class StreamingDataset(IterableDataset[Any]):
                 belongs to another world or worker.
         """
         info = get_worker_info()
-        if info is not None and self.batch_size is None and self.global_batch_size is None:
+        if info is not None and not self._batching.is_sized:
             warnings.warn(
                 "StreamingDataset has no batch_size: give it the DataLoader's, or batches will hold other samples "
                 "than with another number of workers",
@@ -397,11 +436,16 @@ class StreamingDataset(IterableDataset[Any]):
             progress = turns.restored[2]
             share, taken, dropped = go_on(share, progress)
             turns.restored = None
-        turns.iteration = iteration = Iteration(beginning, share, taken)
         in_batches = self._unit == "batches" or self.batch_transform is not None
+        if in_batches and dropped:
+            raise StateError(
+                f"this state was saved {dropped} samples into a batch, but this dataset gives whole batches: "
+                "construct it without batch_transform, as where the state was saved"
+            )
+        turns.iteration = iteration = Iteration(beginning, share, taken)
         iterator = self._run(iteration, dropped, in_batches)
         if info is None:
-            self.guard(iterator, lambda: iteration.finished)
+            self.guard(iterator, lambda: iteration.is_over)
         return iterator
 
     def _run(self, iteration: Iteration, dropped: int, in_batches: bool) -> Iterator[Any]:
@@ -425,18 +469,21 @@ class StreamingDataset(IterableDataset[Any]):
                 yield from samples
             turns.check_current(beginning)
         finally:
-            iteration.ended = True
+            iteration.is_closed = True
 
     def _reading(self) -> Reading:
-        own, base = type(self), StreamingDataset
         slow = self._source.decodes_pictures(self._decode_images)
         if self.batch_transform is not None:
             return read_columns(self.batch_transform, one_by_one=slow)
-        if own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item:
+        if self._gives_single_samples():
             return read_singly(self.__getitem__)
         return read_samples(self.transform, one_by_one=slow)
 
     # Inside
+
+    def _gives_single_samples(self) -> bool:
+        own, base = type(self), StreamingDataset
+        return own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item
 
     def _state(self, epoch: int, position: int) -> State:
         return State.of(

@@ -97,6 +97,10 @@ class Turns:
         """Whether an iteration was ended from outside."""
         return self._page.is_over(beginning)
 
+    def was_stopped(self, beginning: Beginning) -> bool:
+        """Whether ``stop`` has ended an iteration."""
+        return self._page.was_stopped(beginning)
+
     def check_current(self, beginning: Beginning) -> None:
         """Raise StateError if an iteration is outdated, so that nobody takes its early end for the epoch's."""
         if self._page.is_over(beginning) and not self._page.was_stopped(beginning):

@@ -1,0 +1,96 @@
+"""What a trainer has received from a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from streamshard.dataset.handover import Beginning
+from streamshard.errors import StateError
+from streamshard.order.batches import BatchPlan
+
+
+class Progress:
+    """What a trainer has received of one iteration. Outlives the iterator, so it must not hold it."""
+
+    def __init__(self, beginning: Beginning, plan: BatchPlan, rank: int) -> None:
+        self.epoch = beginning.epoch
+        self.num_batches = plan.rank_num_batches(rank)
+        self.received = 0
+        self.is_closed = False
+        self._plan = plan
+        self._rank = rank
+
+    @property
+    def position(self) -> int:
+        """Position in the epoch after the batches received; its end once there are no more, dropped ones too."""
+        plan = self._plan
+        # With ``exact`` a rank may have one batch less: until it asks for more, it stands where the others do.
+        complete = plan.num_batches if not self.is_closed else self.num_batches
+        return plan.num_samples if self.received >= complete else plan.position_after(self.received)
+
+    @property
+    def last_batch_padding(self) -> int:
+        """Padding of the batch received last."""
+        return self._plan.rank_padding(self.received - 1, self._rank) if self.received else 0
+
+    def is_over(self) -> bool:
+        """Whether there is nothing left to receive: all was, or the iteration was stopped or failed."""
+        return self.is_closed or self.received >= self.num_batches
+
+
+class Delivery:
+    """The iterator that a trainer holds; counts the batches it was given.
+
+    Args:
+        batches: torch's iterator.
+        progress: counts what is received.
+        was_stopped: whether ``StreamingDataset.stop`` has ended the iteration.
+        end_on_error: end the workers with the first error.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        progress: Progress,
+        *,
+        was_stopped: Callable[[], bool],
+        end_on_error: bool,
+    ) -> None:
+        self._batches = batches
+        self._progress = progress
+        self._was_stopped = was_stopped
+        self._end_on_error = end_on_error
+        self._failed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return self._progress.num_batches
+
+    def __next__(self) -> Any:
+        progress = self._progress
+        if self._failed:
+            raise StateError("this iteration has ended with an error: make a new iterator")
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            progress.is_closed = True
+            if progress.received < progress.num_batches and not self._was_stopped():
+                raise StateError(
+                    f"epoch {progress.epoch} ended after {progress.received} of {progress.num_batches} batches: the "
+                    "workers do not have the topology and batch size of this process; construct both from one dataset"
+                ) from None
+            raise
+        except BaseException:
+            progress.is_closed = self._failed = True
+            if self._end_on_error:
+                # The error's traceback keeps torch's iterator alive, for how long nobody knows; its workers would
+                # stay too, and complain in every process that is forked meanwhile.
+                shut_down = getattr(self._batches, "_shutdown_workers", None)
+                if shut_down is not None:
+                    shut_down()
+            raise
+        progress.received += 1
+        return batch
