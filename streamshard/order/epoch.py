@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from streamshard.errors import TopologyError
 from streamshard.order.batches import BatchPlan
+from streamshard.order.mixing import Labels
 from streamshard.order.share import batches_at_once, has_shortcut, share
-from streamshard.order.walk import Walk
+from streamshard.order.walk import MAX_SAMPLES, Spots, Walk
+
+BATCHINGS = ("random", "stratified")
 
 # Positions handled at once: temporaries of some tens of MiB at most, whatever is asked for in one call.
 _CHUNK = 1 << 18
@@ -41,35 +44,58 @@ class Order:
     samples than the stream has run on into its next pass, and fewer go on where the last epoch stopped.
 
     Args:
-        walks: one walk for each stream.
-        samples_per_epoch: n of each stream, > 0; None: each walk's ``num_samples``.
+        walks: one walk for each stream; of several, walk s has ``stream=s`` and all have one seed.
+        samples_per_epoch: n of each stream, one at least > 0; None: each walk's ``num_samples``.
+        batching: which stream the sample at a position is of. ``stratified``: every run of positions holds each
+            stream in its share; ``random``: the same, permuted in runs of 4,096. Means nothing for one stream.
 
     Raises:
-        ValueError: no walk, several walks, or numbers that do not fit them.
+        ValueError: no walk, walks that do not go together, or numbers that do not fit them.
     """
 
-    def __init__(self, walks: Sequence[Walk], samples_per_epoch: Sequence[int] | None = None) -> None:
-        if len(walks) != 1:
-            raise ValueError(f"an order of {len(walks)} streams: this version walks exactly one")
-        chosen = (
-            [walk.num_samples for walk in walks]
-            if samples_per_epoch is None
-            else [int(n) for n in samples_per_epoch]
-        )
+    def __init__(
+        self,
+        walks: Sequence[Walk],
+        samples_per_epoch: Sequence[int] | None = None,
+        *,
+        batching: str = "random",
+    ) -> None:
+        if not walks:
+            raise ValueError("an order of no streams: expected at least one walk")
+        if batching not in BATCHINGS:
+            raise ValueError(f"batching_method={batching!r}: expected one of {', '.join(BATCHINGS)}")
+        chosen = [walk.num_samples for walk in walks]
+        if samples_per_epoch is not None:
+            chosen = [int(samples) for samples in samples_per_epoch]
         if len(chosen) != len(walks):
             raise ValueError(f"samples_per_epoch has {len(chosen)} numbers for {len(walks)} streams")
-        for stream, samples in enumerate(chosen):
-            if not 0 < samples < 1 << 53:
-                raise ValueError(f"samples_per_epoch[{stream}]={samples}: expected 1 to {(1 << 53) - 1}")
+        if min(chosen) < 0 or not 0 < sum(chosen) <= MAX_SAMPLES:
+            raise ValueError(
+                f"samples_per_epoch={chosen}: expected numbers >= 0 with a sum from 1 to {MAX_SAMPLES}"
+            )
+        if len(walks) > 1:
+            for number, walk in enumerate(walks):
+                if (walk.stream, walk.seed) != (number, walks[0].seed):
+                    raise ValueError(
+                        f"walk {number} is of stream {walk.stream} and seed {walk.seed}: several walks need their "
+                        f"own number as stream and one seed, here {walks[0].seed}"
+                    )
         self.walks = tuple(walks)
         self.samples_per_epoch = tuple(chosen)
         self.num_samples = sum(chosen)
+        self.batching = batching
+        sizes = [walk.num_samples for walk in walks]
+        self._first_ids = [sum(sizes[:number]) for number in range(len(sizes))]
         # Without any shuffle a batch keeps the order of positions: position = sample, to the letter.
         self._sorted = any(walk.shuffle != "none" for walk in walks)
+        self._labels = None
+        if len(walks) > 1:
+            self._labels = Labels(chosen, seed=walks[0].seed, permuted=batching == "random")
 
     def cursors(self, epoch: int, position: int) -> tuple[int, ...]:
         """Give each stream's next index after ``position`` positions of an epoch (0 <= position <= N)."""
-        return (epoch * self.samples_per_epoch[0] + position,)
+        taken = [position] if self._labels is None else self._labels.before(epoch, position)
+        return tuple(epoch * n + count for n, count in zip(self.samples_per_epoch, taken, strict=True))
 
     def rank_batches(
         self, plan: BatchPlan, epoch: int, first: int, last: int, step: int = 1, rank: int = 0
@@ -88,13 +114,11 @@ class Order:
         parts: list[NDArray[np.int64]] = []
         size = plan.global_batch_size
         low, high = plan.rank_span(size, rank)
-        short = self._sorted and has_shortcut(self.walks[0], size, low, high)
+        short = self._labels is None and self._sorted and has_shortcut(self.walks[0], size, low, high)
         at_once = max(1, _CHUNK // size)
         if short:
             at_once = batches_at_once(self.walks[0], size, low, high, _CHUNK)
-        # Batches that each need blocks of their own go one by one: else blocks in between are made too.
-        if (step - 1) * size > 2 * self.walks[0].lanes * self.walks[0].block_rows:
-            at_once = 1
+        at_once = min(at_once, self._batches_together(step, size))
         for begin in range(first, full_last, step * at_once):
             count = min(at_once, -(-(full_last - begin) // step))
             position = plan.start + begin * size
@@ -111,6 +135,17 @@ class Order:
         bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
         samples = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         return RankBatches(samples, bounds, padding)
+
+    def _batches_together(self, step: int, size: int) -> int:
+        """Give how many batches ``step`` apart are worth looking up at once."""
+        most = 1 << 62
+        if self._labels is not None:  # labels are computed for the batches in between, too
+            most = max(1, 4 * _CHUNK // (step * size))
+        for walk, samples in zip(self.walks, self.samples_per_epoch, strict=True):
+            # Batches that each need blocks of their own go one by one: else blocks in between are made too.
+            if (step - 1) * size * samples > 2 * walk.lanes * walk.block_rows * self.num_samples:
+                most = 1
+        return most
 
     def _full_batches(
         self, epoch: int, position: int, count: int, stride: int, size: int, low: int, high: int, short: bool
@@ -165,19 +200,54 @@ class Order:
         self, epoch: int, position: int, offsets: NDArray[np.int64], batches: int, low: int, high: int
     ) -> NDArray[np.int64]:
         """Give samples ``low … high`` of each of ``batches`` equal, sorted batches at position + offsets."""
-        walk = self.walks[0]
-        spots = walk.spots(epoch * self.samples_per_epoch[0] + position, offsets)
-        size = offsets.size // batches
+        found = self._spots(epoch, position, offsets)
+        numbers = np.arange(offsets.size, dtype=np.int64)
         if self._sorted:
-            packed = walk.sort_keys(spots)
-            packed <<= _WORD
-            packed |= np.arange(offsets.size, dtype=np.uint64)
-            packed = packed.reshape(batches, size)
+            if len(found) == 1:
+                keys = self.walks[found[0][0]].sort_keys(found[0][1])
+            else:
+                keys = np.empty(offsets.size, dtype=np.uint64)
+                for stream, spots, here in found:
+                    keys[here] = self.walks[stream].sort_keys(spots)
+            keys <<= _WORD
+            keys |= numbers.view(np.uint64)
+            packed = keys.reshape(batches, -1)
             packed.sort(axis=1)
             chosen = (packed[:, low:high] & _LOW).ravel().view(np.int64)
         else:
-            chosen = np.arange(offsets.size, dtype=np.int64).reshape(batches, size)[:, low:high].ravel()
-        return walk.samples(spots, chosen)
+            chosen = numbers.reshape(batches, -1)[:, low:high].ravel()
+        if len(found) == 1:
+            stream, spots, _ = found[0]
+            samples = self.walks[stream].samples(spots, chosen)
+            return samples + self._first_ids[stream] if stream else samples
+        owner = np.empty(offsets.size, dtype=np.int64)
+        number = np.empty(offsets.size, dtype=np.int64)
+        for stream, spots, here in found:
+            owner[here] = stream
+            number[here] = np.arange(spots.row.size)
+        owner, number = owner[chosen], number[chosen]
+        samples = np.empty(chosen.size, dtype=np.int64)
+        for stream, spots, _ in found:
+            mine = np.flatnonzero(owner == stream)
+            samples[mine] = self.walks[stream].samples(spots, number[mine]) + self._first_ids[stream]
+        return samples
+
+    def _spots(
+        self, epoch: int, position: int, offsets: NDArray[np.int64]
+    ) -> list[tuple[int, Spots, NDArray[np.int64] | slice]]:
+        """Find position + offsets: for each stream met, its spots and the places in ``offsets`` that they fill."""
+        if self._labels is None:
+            spots = self.walks[0].spots(epoch * self.samples_per_epoch[0] + position, offsets)
+            return [(0, spots, slice(None))]
+        streams, ranks = self._labels.at(epoch, position, offsets)
+        order = np.argsort(streams, kind="stable")
+        met, begins = np.unique(streams[order], return_index=True)
+        found: list[tuple[int, Spots, NDArray[np.int64] | slice]] = []
+        for stream, here in zip(met.tolist(), np.split(order, begins[1:]), strict=True):
+            first = int(ranks[here[0]])
+            index = epoch * self.samples_per_epoch[stream] + first
+            found.append((stream, self.walks[stream].spots(index, ranks[here] - first), here))
+        return found
 
     def _check(self, plan: BatchPlan, epoch: int, first: int, last: int, step: int, rank: int) -> None:
         if plan.num_samples != self.num_samples:

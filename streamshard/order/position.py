@@ -180,7 +180,7 @@ class State:
     def _consistent(self) -> State:
         """Check the numbers against each other; turn the end of an epoch into the start of the next."""
         total = sum(stream.samples_per_epoch for stream in self.streams)
-        if self.position > total:
+        if not total or self.position > total:
             raise StateError(f"state: position {self.position} is past the epoch's {total} samples")
         taken = [stream.cursor - self.epoch * stream.samples_per_epoch for stream in self.streams]
         for number, (stream, count) in enumerate(zip(self.streams, taken, strict=True)):
@@ -213,7 +213,7 @@ def _stream(document: object, where: str) -> StreamState:
     return StreamState(
         name=name,
         num_samples=_integer(fields, "num_samples", 1, MAX_SAMPLES, where),
-        samples_per_epoch=_integer(fields, "samples_per_epoch", 1, MAX_SAMPLES, where),
+        samples_per_epoch=_integer(fields, "samples_per_epoch", 0, MAX_SAMPLES, where),
         shuffle=shuffle,
         lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
         window=_integer(fields, "window", 1, MAX_SAMPLES, where),

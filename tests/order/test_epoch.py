@@ -14,7 +14,7 @@ from streamshard.order.shuffle import SHUFFLES
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowStream, global_batch, rank_part
 
-FEW = settings(max_examples=150, deadline=None)
+FEW = settings(max_examples=100, deadline=None)
 MANY = settings(max_examples=8000, deadline=None)
 
 

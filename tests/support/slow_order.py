@@ -153,6 +153,58 @@ class SlowStream:
         return placed
 
 
+class SlowMixture:
+    """Stream and rank of every position of one epoch, enumerated."""
+
+    def __init__(self, samples: list[int], *, seed: int, epoch: int, permuted: bool):
+        trees = [(n, stream, stream) for stream, n in enumerate(samples) if n]
+        while len(trees) > 1:
+            trees.sort(key=lambda tree: tree[:2])
+            light, heavy = trees[:2]
+            if light[0] == heavy[0]:
+                light, heavy = heavy, light
+            trees = [*trees[2:], (light[0] + heavy[0], min(light[1], heavy[1]), (heavy, light))]
+        total = sum(samples)
+        labels = [self._label(trees[0], position) for position in range(total)]
+        if permuted:
+            runs = [labels[begin : begin + 4096] for begin in range(0, total, 4096)]
+            labels = [
+                x for number, run in enumerate(runs) for x in shuffled(run, 7, seed, 0, epoch, 0, number)
+            ]
+        seen = [0] * len(samples)
+        self.spots = []
+        for stream in labels:
+            self.spots.append((stream, seen[stream]))
+            seen[stream] += 1
+
+    def _label(self, tree, p: int) -> int:
+        total, _, below = tree
+        while not isinstance(below, int):
+            first, rest = below
+            h = total // 2
+            rank = (p * first[0] + h) // total
+            if ((p + 1) * first[0] + h) // total > rank:
+                p, (total, _, below) = rank, first
+            else:
+                p, (total, _, below) = p - rank, rest
+        return below
+
+
+def mixed_batch(
+    streams: list[SlowStream], samples: list[int], mixture: SlowMixture, epoch: int, begin: int, end: int
+):
+    """Samples of positions begin … end-1 of a mixed epoch in the order in which a batch of them is cut."""
+    rows = []
+    for stream, rank in mixture.spots[begin:end]:
+        walk = streams[stream]
+        sample, lane, row = walk.at(epoch * samples[stream] + rank)
+        key = (lane * 2**32 + row * 2654435769 % 2**32) // walk.lanes
+        rows.append((key, sample + sum(other.n for other in streams[:stream])))
+    if any(walk.shuffle != "none" for walk in streams):
+        rows.sort(key=lambda found: found[0])
+    return [sample for _, sample in rows]
+
+
 def global_batch(stream: SlowStream, samples_per_epoch: int, epoch: int, begin: int, end: int) -> list[int]:
     """Samples of positions begin … end-1 of an epoch in the order in which a batch of them is cut."""
     spots = [stream.at(epoch * samples_per_epoch + position) for position in range(begin, end)]

@@ -1,0 +1,160 @@
+"""Mixing streams: which stream the sample at a position comes from, and which of its samples that is.
+
+Exact and in closed form: a binary tree over the streams, and at each node a rule that gives any run of positions
+to the two children in their share. After any prefix of an epoch each stream is within 1.5 samples of its share.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.order.keys import LABELS, Key
+from streamshard.order.permutation import permutation
+
+RUN = 4096  # labels are permuted within runs of this many positions
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Streams ``first`` and ``rest`` below a node: ``share`` of every ``total`` positions go to the first."""
+
+    first: _Node | int
+    rest: _Node | int
+    share: int
+    total: int
+
+    def taken(self, position: int) -> int:
+        """Count the first child's positions before one."""
+        return (position * self.share + self.total // 2) // self.total
+
+
+class Mixture:
+    """The stream labels of one epoch, in which stream s has ``samples[s]`` positions (0 is allowed).
+
+    Raises:
+        ValueError: all numbers are 0, or one is negative.
+    """
+
+    def __init__(self, samples: Sequence[int]) -> None:
+        if not any(samples) or min(samples) < 0:
+            raise ValueError(
+                f"samples of streams in an epoch {list(samples)}: expected numbers >= 0, one at least > 0"
+            )
+        self.samples = tuple(samples)
+        self.total = sum(samples)
+        self._root = _huffman(self.samples)
+
+    def before(self, position: int) -> list[int]:
+        """Count each stream's labels before a position (0 to the total)."""
+        counts = [0] * len(self.samples)
+        below: list[tuple[_Node | int, int]] = [(self._root, position)]
+        while below:
+            node, count = below.pop()
+            if isinstance(node, int):
+                counts[node] = count
+            else:
+                taken = node.taken(count)
+                below += [(node.first, taken), (node.rest, count - taken)]
+        return counts
+
+    def labels(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Give the streams of positions begin … end-1, shape (end - begin,)."""
+        labels = np.empty(end - begin, dtype=np.int64)
+        # A product of an offset and a share must stay below 2**62.
+        most = max(1, (1 << 62) // self.total)
+        for start in range(begin, end, most):
+            stop = min(end, start + most)
+            below: list[tuple[_Node | int, int, NDArray[np.int64]]] = [
+                (self._root, start, np.arange(start - begin, stop - begin, dtype=np.int64))
+            ]
+            while below:
+                # `numbers` are the label slots of this node's positions first, first + 1, …
+                node, first, numbers = below.pop()
+                if isinstance(node, int):
+                    labels[numbers] = node
+                    continue
+                whole, rest = divmod(first * node.share + node.total // 2, node.total)
+                steps = (np.arange(numbers.size + 1, dtype=np.int64) * node.share + rest) // node.total
+                chosen = steps[1:] > steps[:-1]
+                below += [(node.first, whole, numbers[chosen]), (node.rest, first - whole, numbers[~chosen])]
+        return labels
+
+
+class Labels:
+    """Stream and rank in the stream of any position of any epoch; ``random`` permutes the labels of each run.
+
+    The rank is the number of the stream's labels before the position, in the same epoch. The labels computed last
+    are remembered.
+    """
+
+    def __init__(self, samples: Sequence[int], *, seed: int, permuted: bool) -> None:
+        self.mixture = Mixture(samples)
+        self._seed = seed
+        self._permuted = permuted
+        self._held: tuple[int, int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def at(
+        self, epoch: int, position: int, offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give streams and ranks of ``position + offsets`` (ascending, in one epoch), each of shape (n,)."""
+        first = (position + int(offsets[0])) // RUN * RUN
+        last = min(self.mixture.total, ((position + int(offsets[-1])) // RUN + 1) * RUN)
+        streams, ranks = self._span(epoch, first, last)
+        places = offsets + (position - first)
+        return streams[places], ranks[places]
+
+    def before(self, epoch: int, position: int) -> list[int]:
+        """Count each stream's samples before a position of an epoch (0 to the total)."""
+        run = position // RUN * RUN
+        counts = self.mixture.before(run)
+        if position > run:
+            streams, _ = self._span(epoch, run, min(self.mixture.total, run + RUN))
+            here = np.bincount(streams[: position - run], minlength=len(counts)).tolist()
+            counts = [count + more for count, more in zip(counts, here, strict=True)]
+        return counts
+
+    def _span(self, epoch: int, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give streams and ranks of whole runs."""
+        if self._held is not None and self._held[0] == epoch:
+            held_begin, streams, ranks = self._held[1:]
+            if held_begin <= begin and end <= held_begin + streams.size:
+                here = slice(begin - held_begin, end - held_begin)
+                return streams[here], ranks[here]
+        streams = self.mixture.labels(begin, end)
+        if self._permuted:
+            for run in range(begin, end, RUN):
+                part = streams[run - begin : run - begin + RUN]
+                part[:] = part[permutation(Key(LABELS, self._seed, 0, epoch, 0, run // RUN), part.size)]
+        # A stable sort by stream lists each stream's positions in order: their numbers there are the ranks.
+        order = np.argsort(
+            streams.astype(np.int16 if len(self.mixture.samples) < 1 << 15 else np.int64), kind="stable"
+        )
+        counts = np.bincount(streams, minlength=len(self.mixture.samples))
+        base = np.array(self.mixture.before(begin), dtype=np.int64) - (np.cumsum(counts) - counts)
+        ranks = np.empty_like(streams)
+        ranks[order] = np.arange(streams.size) + base[streams[order]]
+        self._held = (epoch, begin, streams, ranks)
+        return streams, ranks
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_held": None}
+
+
+def _huffman(samples: Sequence[int]) -> _Node | int:
+    """Join the two lightest nodes until one is left; ties by stream number, the heavier child first."""
+    heap: list[tuple[int, int, _Node | int]] = [(n, stream, stream) for stream, n in enumerate(samples) if n]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        light, heavy = heapq.heappop(heap), heapq.heappop(heap)
+        if light[0] == heavy[0]:
+            light, heavy = heavy, light
+        total = light[0] + heavy[0]
+        node = _Node(heavy[2], light[2], heavy[0], total)
+        # The first stream below names a node, so no two entries tie and nodes are never compared.
+        heapq.heappush(heap, (total, min(light[1], heavy[1]), node))
+    return heap[0][2]
