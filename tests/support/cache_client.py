@@ -1,0 +1,140 @@
+"""A process of its own that uses a node cache: ``python -m tests.support.cache_client JSON``.
+
+Reads the files ``names`` of the directory ``source`` through a cache in ``directory``, checks every byte, and prints
+the names that it read, as one JSON list. Each download is appended to the file ``log``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from streamshard.errors import ChecksumError
+from streamshard.storage import Blob, NodeCache, RetryPolicy
+from streamshard.storage.local_store import LocalStore
+
+
+def body_of(name: str, nbytes: int) -> bytes:
+    """The content that the file ``name`` has in these tests."""
+    seed = hashlib.sha256(name.encode()).digest()
+    return (seed * (nbytes // len(seed) + 1))[:nbytes]
+
+
+def fill(source: Path, count: int, nbytes: int) -> list[str]:
+    """Write ``count`` files of ``nbytes`` into ``source`` and return their names."""
+    source.mkdir(parents=True, exist_ok=True)
+    names = [f"shard.{number:05}.mds" for number in range(count)]
+    for name in names:
+        (source / name).write_bytes(body_of(name, nbytes))
+    return names
+
+
+def check_of(name: str, nbytes: int) -> Callable[[Path], None]:
+    """A check that the file ``name`` has its content, as a hash in an index gives one."""
+    expected = hashlib.sha256(body_of(name, nbytes)).hexdigest()
+
+    def check(path: Path) -> None:
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
+        if actual != expected:
+            raise ChecksumError(f"file {name!r}: sha256 is {actual}, expected {expected}")
+
+    return check
+
+
+def blob_of(name: str, nbytes: int, *, checked: bool = True) -> Blob:
+    return Blob(name, nbytes, name, nbytes, check=check_of(name, nbytes) if checked else None)
+
+
+class SlowStore(LocalStore):
+    """A directory that writes down each download, and takes ``seconds`` for it."""
+
+    def __init__(self, root: Path, log: Path, seconds: float = 0.0) -> None:
+        super().__init__(root)
+        self.log = log
+        self.seconds = seconds
+
+    def fetch_to(self, key: str, path: Path, **options: Any) -> int:
+        with open(self.log, "a") as log:
+            log.write(f"{key}\n")
+        progress = options.get("progress")
+        end = time.monotonic() + self.seconds
+        while time.monotonic() < end:
+            time.sleep(min(0.02, self.seconds))
+            if progress is not None:
+                progress(0)
+        return super().fetch_to(key, path, **options)
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    nbytes = order["nbytes"]
+    store = SlowStore(Path(order["source"]), Path(order["log"]), order.get("seconds", 0.0))
+    cache = NodeCache(
+        Path(order["directory"]),
+        store,
+        digest="digest",
+        retry=RetryPolicy(timeout_s=order.get("timeout_s", 20.0), backoff_s=0.01),
+        limit_bytes=order.get("limit_bytes"),
+    )
+    read = []
+    print("ready", flush=True)
+    for name in order["names"]:
+        with cache.open(blob_of(name, nbytes)) as file:
+            if order.get("hold_s"):
+                time.sleep(order["hold_s"])
+            payload = os.pread(file.fileno(), nbytes + 1, 0)
+            if payload != body_of(name, nbytes):
+                raise SystemExit(f"{name}: wrong bytes")
+            # The name is there as long as the file is held.
+            if not file.path.exists():
+                raise SystemExit(f"{name}: deleted while it was held")
+        read.append(name)
+    print(json.dumps(read), flush=True)
+
+
+def start(order: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start a client; its first line is ``ready``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.cache_client", json.dumps(order)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def finish(client: subprocess.Popen[str], timeout_s: float = 60.0) -> list[str]:
+    """Wait for a client and return the names that it read; RuntimeError with its traceback if it failed."""
+    try:
+        out, error = client.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        client.communicate()
+        raise
+    if client.returncode != 0:
+        raise RuntimeError(f"client ended with {client.returncode}:\n{error}")
+    names: list[str] = json.loads(out.splitlines()[-1])
+    return names
+
+
+def ours_in(directory: Path) -> int:
+    """Bytes of all cached and partial files below ``directory``, markers and locks left out."""
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            hidden = ".streamshard" in path.parts
+            if path.is_file() and (not hidden or "jobs" in path.parts):
+                total += path.lstat().st_size
+    return total
+
+
+if __name__ == "__main__":
+    main()
