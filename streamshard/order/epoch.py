@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,7 +67,7 @@ class Order:
             raise ValueError(f"batching_method={batching!r}: expected one of {', '.join(BATCHINGS)}")
         chosen = [walk.num_samples for walk in walks]
         if samples_per_epoch is not None:
-            chosen = [int(samples) for samples in samples_per_epoch]
+            chosen = [operator.index(samples) for samples in samples_per_epoch]
         if len(chosen) != len(walks):
             raise ValueError(f"samples_per_epoch has {len(chosen)} numbers for {len(walks)} streams")
         if min(chosen) < 0 or not 0 < sum(chosen) <= MAX_SAMPLES:

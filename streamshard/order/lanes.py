@@ -11,7 +11,7 @@ from streamshard.order.keys import LANE_ORDER, SHARD_ORDER, Key
 from streamshard.order.permutation import permutation
 
 MAX_DEFAULT_LANES = 64
-MAX_LANES = 1 << 20
+MAX_LANES = 1 << 16
 LIVE_SHARDS = 128  # shards wanted live at once over the whole job; 8 GiB at 64 MiB each
 
 

@@ -198,6 +198,21 @@ class Walk:
         shards = self.window if self.shuffle == "block" else 1
         return max(1, shards * self.num_samples // self.num_shards)
 
+    def live_shards(self, num_nodes: int = 1) -> int:
+        """Give how many shards a node is expected to need at once, so that none is fetched twice in a pass.
+
+        A node reads ⌈C / nodes⌉ lanes, ``sliding`` with k shards each, ``block`` with up to 1½ k. Where a lane
+        turns to its next shard, that one comes on top.
+        """
+        if self._cut is None:
+            return self.num_shards if self.shuffle == "full" else 1
+        lanes = -(-self.lanes // num_nodes)
+        pieces = int(np.diff(self._cut.lane_pieces).max())
+        most = {"sliding": self.window, "block": self.window + (self.window - 1) // 2, "shard": 1}[
+            self.shuffle
+        ]
+        return min(self.num_shards, lanes * min(most, pieces))
+
     def lane_of_pass(self, turn: int, lane: int) -> LanePass:
         """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""
         if self._cut is None:

@@ -8,6 +8,7 @@ import pytest
 
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
+from streamshard.order.mixing import Mixture
 from streamshard.order.walk import Walk
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "order.md"
@@ -56,3 +57,8 @@ def test_the_batches_of_the_page_are_those_of_the_code(page, order, ranks):
     for rank, line in enumerate(block):
         shown = numbers(line[12:].partition("lane")[0])
         assert shown == order.rank_batches(plan, 0, 0, 4, 1, rank).samples.tolist()
+
+
+def test_the_labels_of_the_page_are_those_of_the_code(page):
+    shown = re.search(r"stratified   ([ABC ]+)$", page, re.MULTILINE)[1].split()
+    assert shown == ["ABC"[stream] for stream in Mixture([3, 2, 1]).labels(0, 6)]

@@ -53,6 +53,27 @@ def test_few_shards_are_live_at_once(order):
         assert np.unique(batch // PER_SHARD).size <= 64 * 2 + 64
 
 
+@pytest.mark.parametrize(
+    ("shuffle", "lanes"), [("sliding", 64), ("sliding", 8), ("block", 8), ("shard", 64), ("none", 1)]
+)
+def test_no_more_shards_are_live_than_is_announced(shuffle, lanes):
+    # A shard is live from the first to the last batch that needs it.
+    walk = Walk(np.full(SHARDS, PER_SHARD), seed=17, shuffle=shuffle, lanes=lanes)
+    order = Order([walk])
+    plan = BatchPlan(order.num_samples, 64)
+    shards = order.rank_batches(plan, 0, 0, plan.full_batches).samples // PER_SHARD
+    batch = np.arange(shards.size) // 64
+    first, last = np.full(SHARDS, shards.size), np.full(SHARDS, -1)
+    np.minimum.at(first, shards, batch)
+    np.maximum.at(last, shards, batch)
+    live = np.array([((first <= now) & (now <= last)).sum() for now in range(0, plan.full_batches, 10)])
+    # A shard cut for the stagger or at a border of lanes is live twice; in turning, lanes hold one more.
+    cut_shards = 2 * lanes
+    assert np.percentile(live, 90) <= walk.live_shards() + cut_shards + 1
+    if shuffle == "sliding":
+        assert live.max() > walk.live_shards() * 0.7
+
+
 def test_lanes_do_not_all_turn_to_a_new_shard_in_the_same_batch(order):
     plan = BatchPlan(order.num_samples, 256)
     met: set[int] = set()
