@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Uploader:
     """Copies finished files of a directory to a store by threads.
 
-    Used by one thread. Files that wait for their turn are at most twice the number of threads, so that a slow
+    Used by one thread at a time. Files that wait for their turn are at most twice the number of threads, so that a slow
     network holds the writer back instead of filling the disk.
     """
 

@@ -126,6 +126,7 @@ class MDSWriter:
         self._pressing: Future[ShardInfo] | None = None
         self._samples: list[bytes] = []
         self._shards: list[ShardInfo] = []
+        self._num_cut = 0
         self._published: list[str] = []
         self._num_samples = 0
         self._failure: BaseException | None = None
@@ -237,9 +238,17 @@ class MDSWriter:
         samples, self._samples = self._samples, []
         nbytes = self._cutter.nbytes
         self._cutter.reset()
-        basename = shard_basename(len(self._shards))
-        self._pressing = self._press.submit(
-            write_shard,
+        basename = shard_basename(self._num_cut)
+        self._num_cut += 1
+        self._pressing = self._press.submit(self._publish, basename, samples)
+        self._pressing.add_done_callback(self._note_trouble)
+        del samples
+        if nbytes > _OVERLAP_NBYTES:
+            self._collect()
+
+    def _publish(self, basename: str, samples: list[bytes]) -> ShardInfo:
+        """Pack, hash, compress and store a shard, and send it on. Runs in the publishing thread."""
+        info = write_shard(
             self._directory,
             basename,
             self._schema,
@@ -248,10 +257,10 @@ class MDSWriter:
             hashes=self._options.hashes,
             size_limit=self._options.size_limit,
         )
-        self._pressing.add_done_callback(self._note_trouble)
-        del samples
-        if nbytes > _OVERLAP_NBYTES:
-            self._collect()
+        self._published.append(info.stored.basename)
+        if self._uploader is not None:
+            self._uploader.put(info.stored.basename)
+        return info
 
     def _note_trouble(self, pressing: Future[ShardInfo]) -> None:
         self._trouble = self._trouble or pressing.exception() is not None
@@ -267,25 +276,17 @@ class MDSWriter:
             raise
 
     def _collect(self) -> None:
-        """Wait for the shard that is being published and send it on."""
+        """Wait for the shard that is being published."""
         pressing, self._pressing = self._pressing, None
-        if pressing is None:
-            return
-        info = pressing.result()
-        self._shards.append(info)
-        self._published.append(info.stored.basename)
-        if self._uploader is not None:
-            self._uploader.put(info.stored.basename)
+        if pressing is not None:
+            self._shards.append(pressing.result())
 
     def _fail(self, error: BaseException) -> None:
         """Take everything back and close for good."""
         self._failure = error
         self._samples = []
-        if self._pressing is not None:
-            with contextlib.suppress(StreamshardError):  # the first failure is the one that gets raised
-                self._published.append(self._pressing.result().stored.basename)
-            self._pressing = None
-        self._press.shutdown()
+        self._press.shutdown(wait=True)  # a shard that is being published is among those to remove
+        self._pressing = None
         if self._uploader is not None:
             self._uploader.take_back()
         for name in reversed(self._published):

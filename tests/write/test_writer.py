@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -375,6 +376,23 @@ def test_a_failed_upload_ends_the_writer_at_the_next_write_and_leaves_nothing(tm
             call()
     assert remote_files("memory://fails") == {}
     assert not (tmp_path / "d").exists()
+
+
+def test_a_shard_is_uploaded_as_soon_as_it_is_there_and_its_failure_seen_by_the_very_next_write(
+    tmp_path, monkeypatch
+):
+    failing = _Failing(monkeypatch, "shard.00000.mds")
+    with (
+        pytest.raises(StorageError, match="the network is gone"),
+        MDSWriter(out=(tmp_path / "d", "memory://soon"), columns=COLUMNS, samples_per_shard=2) as writer,
+    ):
+        for row in samples(3):
+            writer.write(row)
+        assert failing.failed.wait(10)
+        wait(writer._uploader._running, timeout=10)
+        writer.write(samples(1)[0])
+        pytest.fail("the write after the failure was accepted")
+    assert remote_files("memory://soon") == {}
 
 
 @pytest.mark.parametrize("bad", ["shard.00004.mds", "index.json"])
