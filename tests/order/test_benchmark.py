@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_order.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "bench_rank_batches.py"
 
 
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="private memory is read from Linux's /proc"
 )
-def test_the_benchmark_of_the_order_runs():
+def test_the_benchmark_of_rank_batches_runs():
     done = subprocess.run(
         [sys.executable, str(BENCHMARK), "--quick", "--json"],
         check=True,
