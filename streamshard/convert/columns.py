@@ -55,15 +55,12 @@ class KeyTally:
                 utf8_nbytes = 0
             else:
                 self.kinds |= STR
+        elif kind is int:
+            utf8_nbytes, json_nbytes = 0, len(int.__repr__(value))
+            self.kinds |= INT if _INT64_MIN <= value <= _INT64_MAX else OTHER
         else:
-            utf8_nbytes = 0
-            json_nbytes = len(json_text(value))
-            if kind is int and _INT64_MIN <= value <= _INT64_MAX:
-                self.kinds |= INT
-            elif kind is float:
-                self.kinds |= FLOAT
-            else:
-                self.kinds |= OTHER
+            utf8_nbytes, json_nbytes = 0, len(json_text(value))
+            self.kinds |= FLOAT if kind is float else OTHER
         self.rows.append(row)
         self.json_nbytes.append(min(json_nbytes, _LONGEST))
         self.utf8_nbytes.append(min(utf8_nbytes, _LONGEST))

@@ -109,11 +109,10 @@ class _Job:
             ) from error
         made = index.extra.get("convert")
         facts = made if isinstance(made, dict) else {}
-        if facts.get("options") != self._options.portable_digest():
+        if facts.get("options") != self._options.portable_digest() or not self._options.resume:
             raise ConvertError(
                 f"{where}: holds a finished dataset ({_counts(index)}), not made by this job; {_WAYS_OUT}"
             )
-        self._progress.note(f"{where} holds a finished dataset; comparing its records with the sources")
         if facts.get("content") != self._content_digest():
             raise ConvertError(
                 f"{where}: holds a finished dataset ({_counts(index)}) of other records; {_WAYS_OUT}"
@@ -146,6 +145,11 @@ class _Job:
             )
 
     def _content_digest(self) -> str:
+        self._progress.begin(
+            f"{self._destination.name} is finished; comparing its records with the sources",
+            sum(origin.nbytes for origin in self._origins),
+            None,
+        )
         digest = xxhash.xxh3_128()
         with tempfile.TemporaryDirectory(prefix="streamshard-convert-") as folder:
             for number, origin in enumerate(self._origins):
@@ -159,6 +163,7 @@ class _Job:
                         digest.update(_little_endian(hashes))
                         hashes = array("Q")
                 digest.update(_little_endian(hashes))
+        self._progress.end()
         return digest.hexdigest()
 
     def _plan(self, workers: Workers) -> Plan:

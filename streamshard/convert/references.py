@@ -13,6 +13,7 @@ from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordPr
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
 )  # fmt: skip
+_KNOWN_SET = frozenset(KNOWN_IMAGE_KEYS)
 NO_IMAGES = ("none",)
 DATA_URI_REFERENCE = "data:"
 
@@ -30,7 +31,7 @@ def references_of(record: Mapping[str, Any], image_keys: Sequence[str]) -> dict[
         RecordProblem: a value that is no reference; images under two keys that nobody has asked for.
     """
     found: dict[str, list[str]] = {}
-    if image_keys == NO_IMAGES:
+    if image_keys == NO_IMAGES or (not image_keys and _KNOWN_SET.isdisjoint(record)):
         return found
     for key in image_keys or KNOWN_IMAGE_KEYS:
         value = record.get(key)
@@ -91,5 +92,7 @@ def decode_data_uri(reference: str) -> bytes:
 
 def count_image_tags(line: bytes) -> tuple[int, bool]:
     """The number of ``<image>`` tags in the text of a record, and whether it has any tag that stands for an image."""
+    if b"<" not in line and b"[IMG]" not in line and b"u003c" not in line:
+        return 0, False
     tags = sum(line.count(tag) for tag in _TAGS)
     return tags, tags > 0 or any(tag in line for tag in _OTHER_TAGS)

@@ -96,6 +96,7 @@ class _Scan:
         self._advance = advance
         self._tally = ChunkTally()
         self._images = _ImageChecker(task)
+        self._known_keys: set[str] = set()
 
     def run(self) -> ChunkTally:
         tally, task = self._tally, self._task
@@ -127,8 +128,9 @@ class _Scan:
         try:
             record = parse_record(text)
             for key in record:
-                if key not in self._tally.keys:
+                if key not in self._known_keys:
                     check_key(key)
+                    self._known_keys.add(key)
             references = references_of(record, self._task.image_keys)
             pending = _Pending(line, offset, text, record, references)
             for found in references.values():

@@ -71,13 +71,13 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     """
     plan = _loaded_plan(task.directory, (Path(task.directory) / "plan.json").stat().st_mtime_ns)
     samples: list[bytes] = []
-    unreported = 0
+    unreported = reported = 0
     for sample in _ShardSamples(plan, task).encoded():
         samples.append(sample)
         unreported += len(sample)
         if unreported >= _SPAN_NBYTES:
-            advance(unreported, len(samples))
-            unreported = 0
+            advance(unreported, len(samples) - reported)
+            unreported, reported = 0, len(samples)
     built = Path(task.directory) / "built" / f"{task.shard:05d}.{os.getpid()}"
     built.mkdir(parents=True, exist_ok=True)
     info = write_shard(
@@ -95,7 +95,7 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     for left in built.iterdir():
         left.unlink()
     built.rmdir()
-    advance(unreported, 0)
+    advance(unreported, len(samples) - reported)
     return info.raw.nbytes
 
 

@@ -65,7 +65,7 @@ _VALUES = st.recursive(
 _KEYS = st.sampled_from(["a", "é", "b c", '"', "z"])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(st.dictionaries(_KEYS, _VALUES, min_size=1), min_size=1, max_size=6),
     seed=st.none() | st.just(3),

@@ -24,8 +24,10 @@ from tests.support.jsonl_inputs import (
     write_lines,
 )
 
-_PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgZGIGAAAOAAfXb+R4AAAA"
+_PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgZGIGAAAOAAfXb+R4AAAA"
     "AElFTkSuQmCC"
+)
 
 
 def _message(source: Path, out: Path, **options: Any) -> str:

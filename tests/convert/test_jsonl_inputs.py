@@ -141,12 +141,11 @@ def test_b016_a_line_longer_than_any_block_is_one_record(tmp_path: Path) -> None
     assert [len(sample["t"]) for sample in samples] == [1, 40_000_000, 1]
 
 
-def test_memory_of_a_scan_follows_the_chunk_and_not_the_file(tmp_path: Path) -> None:
+def test_b079_memory_follows_the_chunk_and_the_shard_and_not_the_file(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     with source.open("wb") as file:
         for number in range(40):
             file.write(b'{"t":"' + b"y" * 1_000_000 + b'","n":%d}\n' % number)
-    run(source, tmp_path / "warm", size_limit=1 << 21)
     tracemalloc.start()
     run(source, tmp_path / "A", size_limit=1 << 21)
     peak = tracemalloc.get_traced_memory()[1]

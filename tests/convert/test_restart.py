@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import random
@@ -66,7 +68,7 @@ def test_any_number_of_workers_writes_the_same_bytes(
 def test_the_locale_and_the_current_directory_have_no_say(
     chat: Path, wanted: dict[str, str], tmp_path: Path
 ) -> None:
-    for locale in ("C", "en_US.ISO-8859-1"):
+    for locale in ("C",):
         out = tmp_path / locale
         environment = {**os.environ, "LC_ALL": locale, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
@@ -81,7 +83,7 @@ def test_the_locale_and_the_current_directory_have_no_say(
         assert files_of(out) == wanted
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_b077_after_sigkill_a_rerun_gives_the_same_bytes(
     chat: Path, wanted: dict[str, str], tmp_path: Path, workers: int
 ) -> None:
@@ -256,6 +258,8 @@ def test_the_same_job_over_its_own_finished_dataset_has_nothing_to_do(tmp_path: 
     assert summary.finished_before
     assert summary.samples == 10
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "A").rglob("*")} == before
+    with pytest.raises(ConvertError, match="--overwrite"):
+        run(source, tmp_path / "A", resume=False)
     (tmp_path / "A" / "shard.00000.mds").unlink()
     with pytest.raises(ConvertError, match=r"shard\.00000\.mds is not there"):
         run(source, tmp_path / "A")
@@ -319,6 +323,17 @@ def test_two_conversions_into_one_directory_are_refused_by_name(tmp_path: Path) 
     assert run(source, tmp_path / "A").samples == 1
 
 
+def test_b094_a_file_system_without_locks_is_warned_about_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert run(write_lines(tmp_path / "a.jsonl", [{"id": 1}]), tmp_path / "A").samples == 1
+    assert "see to it that only one convert runs" in caplog.text
+
+
 def test_the_lock_of_a_removed_work_directory_protects_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "work")
     with journal.locked("A"):
@@ -347,7 +362,7 @@ def test_a_worker_that_is_killed_is_a_named_error_and_a_rerun_goes_on(
     assert files_of(out) == wanted
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_stops_cleanly_and_says_how_to_go_on(
     chat: Path, wanted: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
