@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -344,6 +345,17 @@ def test_threads_and_forked_children_share_one_dataset(directory: Path) -> None:
         thread.join()
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
     assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_reads_though_another_thread_held_the_lock_when_it_was_forked(directory: Path) -> None:
+    dataset = LocalDataset(directory)
+    with dataset._shards._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # a child that waits for that lock is ended
+            os._exit(0 if dataset[3] == SAMPLES[3] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class TestB070MissingIndex:

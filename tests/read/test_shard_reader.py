@@ -170,6 +170,15 @@ def test_a_closed_reader_says_so(reader: ShardReader, tmp_path: Path) -> None:
                 read()
 
 
+def test_large_rows_are_never_decoded_in_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [{"b": bytes([i]) * 5000} for i in range(10)]
+    (info,) = write_dataset(tmp_path, samples, {"b": "bytes"})
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: True)
+    monkeypatch.setattr("mmap.mmap", lambda *_arguments, **_options: pytest.fail("a map was made"))
+    with ShardReader(tmp_path / info.raw.basename, info, info.schema.decoder()) as reader:
+        assert reader.samples(ROWS) == [samples[row] for row in ROWS]
+
+
 def test_without_a_map_rows_are_still_read(reader: ShardReader, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(12, "Cannot allocate memory")
