@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamshard.errors import StorageError
+from streamshard.errors import AccessDeniedError, StorageError
 from streamshard.storage.store import replacing
 
 
@@ -19,7 +19,7 @@ def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryvie
         name: path below ``directory``; its folders are made.
 
     Raises:
-        StorageError: the file could not be written (disk full, not permitted); names the file.
+        AccessDeniedError: not permitted; StorageError: not written for another reason. Both name the file.
     """
     path = directory / name
     try:
@@ -29,4 +29,5 @@ def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryvie
                 file.write(buffer)
             file.flush()
     except OSError as error:
-        raise StorageError(f"{path}: could not be written: {error.strerror or error}") from error
+        kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
+        raise kind(f"{path}: could not be written: {error.strerror or error}") from error

@@ -194,7 +194,7 @@ def test_what_is_encoded_decodes_to_itself(name, values):
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64", "str_float", "json"])
-def test_nan_reads_back_as_nan(name):
+def test_b007_nan_reads_back_as_nan(name):
     encoding = parse_encoding(name)
     assert np.isnan(encoding.decode(encoding.encode(float("nan"))))
 
@@ -211,6 +211,30 @@ def test_every_known_encoding_is_one_object_and_pickles_to_itself():
         assert encoding.name == name
         assert pickle.loads(pickle.dumps(encoding)) is encoding
         assert encoding.unsafe is (name == "pkl")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"ner": [[[0, 4, "P"], [15, 16, "Q"]], [], None, {"k": [1, "2", 3.5]}]},
+        {"body": '{"a": 1} ,action: string, t: timestamp[s]', "id": 1},
+        [9223372036854775807, 9223372036854775808, 18446744073709551616],
+        [1.0, 2, 2.5],
+        [float("inf"), -float("inf")],
+    ],
+    ids=[
+        "b014-mixed lists",
+        "b015-text like a schema",
+        "b009-large integers",
+        "b010-floats stay",
+        "b007-infinity",
+    ],
+)
+def test_json_values_keep_their_types_and_nesting(value):
+    encoding = parse_encoding("json")
+    found = encoding.decode(encoding.encode(value))
+    assert found == value
+    assert repr(found) == repr(value)
 
 
 class _Reversed(Encoding):

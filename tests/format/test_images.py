@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import struct
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from streamshard.errors import FormatError, SampleError
 from streamshard.format.encodings import parse_encoding
 from streamshard.format.images import sniff_format
+from streamshard.format.schema import Schema
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (16, 8)) -> Image.Image:
@@ -229,3 +231,43 @@ def test_a_decoded_image_is_loaded_and_independent_of_the_buffer():
     image = parse_encoding("png").decode(memoryview(memory))
     memory[:] = bytes(len(memory))
     assert image.tobytes() == picture().tobytes()
+
+
+def test_b051_b052_orientation_is_kept_in_the_bytes_and_never_applied_on_reading():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    out = io.BytesIO()
+    Image.new("RGB", (24, 16)).save(out, format="JPEG", exif=exif)
+    encoding = parse_encoding("jpeg")
+    image = encoding.decode(encoding.encode(out.getvalue()))
+    assert image.size == (24, 16)
+    assert image.getexif()[0x0112] == 6
+
+
+def test_b054_a_cmyk_jpeg_keeps_its_bytes():
+    out = io.BytesIO()
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(out, format="JPEG", quality=95)
+    encoding = parse_encoding("jpeg")
+    assert encoding.encode(out.getvalue()) == out.getvalue()
+    red, green, blue = encoding.decode(out.getvalue()).convert("RGB").getpixel((4, 4))
+    assert red > 250
+    assert max(green, blue) < 8
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP"])
+def test_b059_an_animation_keeps_its_bytes_and_shows_its_first_frame(format):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 255, 0), (0, 0, 255))]
+    out = io.BytesIO()
+    options = {"lossless": True} if format == "WEBP" else {}
+    frames[0].save(out, format=format, save_all=True, append_images=frames[1:], **options)
+    encoding = parse_encoding("jpeg")
+    assert encoding.encode(out.getvalue()) == out.getvalue()
+    assert encoding.decode(out.getvalue()).convert("RGB").getpixel((1, 1)) == (255, 0, 0)
+
+
+def test_b046_half_a_jpeg_in_a_sample_names_the_row_and_the_column():
+    schema = Schema.from_columns({"image": "jpeg"})
+    payload = schema.encode_sample({"image": JPEG[: len(JPEG) // 2]})
+    with pytest.raises(FormatError, match=r"row 0: column 'image' \(encoding 'jpeg'\): .*cannot be decoded"):
+        schema.decoder().many(payload, np.array([0]), np.array([len(payload)]))
+    assert schema.decoder(decode_images=False).one(payload)["image"] == JPEG[: len(JPEG) // 2]

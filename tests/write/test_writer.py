@@ -484,7 +484,7 @@ def test_b079_large_shards_are_published_before_the_next_one_fills(tmp_path, mon
     assert peak < 1.6 * limit
 
 
-def test_b079_json_lists_stay_lists_of_each_sample(tmp_path):
+def test_b080_json_lists_stay_lists_of_each_sample(tmp_path):
     rows = [{"j": ["a", "b"]}, {"j": []}, {"j": {"k": [1, None]}}]
     write(tmp_path / "d", rows, columns={"j": "json"})
     assert load_samples(tmp_path / "d") == rows
@@ -510,3 +510,22 @@ def test_an_unknown_keyword_is_refused(tmp_path):
         MDSWriter(out=tmp_path / "d", columns=COLUMNS, size_limits=1)
     with pytest.raises(FormatError, match="known: bytes, str"):
         MDSWriter(out=tmp_path / "d", columns={"a": "text"})
+
+
+def test_the_writer_fills_a_real_bucket_and_empties_it_after_an_exception(s3, tmp_path):
+    url = s3.make_bucket() + "/a folder/x+y=1"
+    options = s3.storage_options
+    write(tmp_path / "d", samples(300), size_limit=2000, compression="zstd")
+    write(url, samples(300), size_limit=2000, compression="zstd", storage_options=options)
+    store = open_store(url, storage_options=options)
+    assert {key: store.read(key) for key in store.list()} == files_of(tmp_path / "d")
+    with pytest.raises(FileExistsError):
+        MDSWriter(out=url, columns=COLUMNS, storage_options=options)
+    with (
+        pytest.raises(ZeroDivisionError),
+        MDSWriter(out=url, columns=COLUMNS, size_limit=500, storage_options=options, exist_ok=True) as writer,
+    ):
+        for row in samples(200):
+            writer.write(row)
+        raise ZeroDivisionError
+    assert store.list() == []
