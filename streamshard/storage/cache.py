@@ -23,7 +23,7 @@ from streamshard.storage.cache_directory import CacheDirectory, Marker, shared_d
 from streamshard.storage.cancel import check_cancelled, pause
 from streamshard.storage.locks import FileLock, LocksUnsupportedError, same_file, try_lock
 from streamshard.storage.retry import RetryPolicy, call_with_retry
-from streamshard.storage.room import make_room
+from streamshard.storage.room import make_room, trim
 from streamshard.storage.store import Store, check_size
 
 __all__ = ["Blob", "CachedFile", "NodeCache"]
@@ -71,12 +71,13 @@ class NodeCache:
         self.retry = retry or RetryPolicy()
         self.limit_bytes = limit_bytes
         self.next_use = next_use
+        self._trimmed_by = -1
         self._here: tuple[int, CacheDirectory] | None = None
         # What this process has seen to be good: (device, inode, size, mtime) by name.
         self._seen: dict[str, tuple[int, int, int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_here": None, "_seen": {}}
+        return {**self.__dict__, "_here": None, "_seen": {}, "_trimmed_by": -1}
 
     def ensure(self, blob: Blob) -> Path:
         """Return the path of a complete and checked local copy, fetched if need be. Blocks.
@@ -119,6 +120,10 @@ class NodeCache:
                 f"cache directory {self.directory}: the limit is {self.limit_bytes} bytes, "
                 f"but {blob.name!r} alone needs {blob.resident_nbytes}; raise cache_limit="
             )
+        if self.limit_bytes is not None and self._trimmed_by != os.getpid():
+            self._trimmed_by = os.getpid()
+            if (self._directory().hidden / "written").exists():
+                trim(self._directory(), blob, self.limit_bytes, self.next_use)
         for _ in range(_MOST_LOST_RACES):
             descriptor = self._open_good(blob)
             if descriptor is None:

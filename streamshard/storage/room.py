@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from streamshard.errors import CacheTooSmallError
@@ -39,50 +40,89 @@ def make_room(
     if limit_bytes is None:
         return directory.begin_job(blob.peak_nbytes)
     interval = _SHORTEST_POLL_S
-    least, since = None, time.monotonic()
+    before: _Account | None = None
+    since = time.monotonic()
+    stands_still = False
     while True:
         with directory.room():
-            job, occupied = _try_room(directory, blob, limit_bytes, next_use)
-        if job is not None:
-            return job
+            account = _shrink(directory, limit_bytes - blob.peak_nbytes, next_use, _names(blob))
+            if _may_begin(directory, account, blob.peak_nbytes, limit_bytes, stands_still=stands_still):
+                job = directory.begin_job(blob.peak_nbytes)
+                if account.occupied + blob.peak_nbytes > limit_bytes:
+                    directory.extra, directory.extra_job = blob.name, job
+                return job
         now = time.monotonic()
-        if least is None or occupied < least:
-            least, since = occupied, now
-        elif now - since > timeout_s:
+        if account != before:
+            before, since, stands_still = account, now, False
+        elif stands_still:
             raise CacheTooSmallError(
-                f"cache directory {directory.path}: the limit is {limit_bytes} bytes, but {occupied} are held "
-                f"by open files and downloads, and {blob.name!r} needs {blob.peak_nbytes} more; nothing was "
+                f"cache directory {directory.path}: the limit is {limit_bytes} bytes, but {account.occupied} are "
+                f"held by open files and downloads, and {blob.name!r} needs {blob.peak_nbytes} more; nothing was "
                 f"released for {now - since:.0f} s; raise cache_limit="
             )
+        else:
+            stands_still = now - since > timeout_s
         beat()
         pause(interval)
         interval = min(_LONGEST_POLL_S, interval * 1.5)
 
 
-def _try_room(
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """What occupies a cache directory: finished files of ours by name, and the downloads in flight."""
+
+    names: frozenset[str]
+    finished: int
+    in_flight: int
+
+    @property
+    def occupied(self) -> int:
+        return self.finished + self.in_flight
+
+
+def _may_begin(
+    directory: CacheDirectory, account: _Account, nbytes: int, limit_bytes: int, *, stands_still: bool
+) -> bool:
+    """Whether a download of ``nbytes`` may begin now, in the limit or as this process's one file beyond it."""
+    if account.occupied + nbytes <= limit_bytes:
+        return True
+    if account.finished + nbytes <= limit_bytes and not stands_still:
+        return False  # downloads end by themselves, and what they brought may be evicted then
+    if account.occupied <= limit_bytes:
+        return not directory.extra_in_flight()
+    return directory.extra not in account.names and not directory.extra_in_flight()
+
+
+def _names(blob: Blob) -> set[str]:
+    return {blob.name, blob.source} if blob.keep_source else {blob.name}
+
+
+def trim(
+    directory: CacheDirectory, blob: Blob, limit_bytes: int, next_use: Callable[[str], float | None] | None
+) -> None:
+    """Delete what an earlier run with a higher limit left; not ``blob``, and nothing that is held."""
+    with directory.room():
+        _shrink(directory, limit_bytes, next_use, _names(blob))
+
+
+def _shrink(
     directory: CacheDirectory,
-    blob: Blob,
-    limit_bytes: int,
+    goal_nbytes: int,
     next_use: Callable[[str], float | None] | None,
-) -> tuple[Path | None, int]:
-    """Begin a job if there is room for it, or can be made; also the bytes that were occupied before it."""
+    keep: set[str],
+) -> _Account:
+    """Evict until at most ``goal_nbytes`` are occupied, or all else is held; what is left then."""
     entries = directory.entries()
-    occupied = sum(entry.nbytes for entry in entries) + directory.reserved()
-    own = {blob.name, blob.source} if blob.keep_source else {blob.name}
+    in_flight = directory.reserved()
+    finished = sum(entry.nbytes for entry in entries)
     left = {entry.name for entry in entries}
-    for entry in plan_eviction([entry for entry in entries if entry.name not in own], next_use):
-        if occupied + blob.peak_nbytes <= limit_bytes:
+    for entry in plan_eviction([entry for entry in entries if entry.name not in keep], next_use):
+        if finished + in_flight <= goal_nbytes:
             break
         if evict(directory, entry.name):
-            occupied -= entry.nbytes
+            finished -= entry.nbytes
             left.discard(entry.name)
-    beyond = occupied + blob.peak_nbytes > limit_bytes
-    if beyond and (directory.extra in left or directory.extra_in_flight()):
-        return None, occupied
-    job = directory.begin_job(blob.peak_nbytes)
-    if beyond:
-        directory.extra, directory.extra_job = blob.name, job
-    return job, occupied
+    return _Account(frozenset(left), finished, in_flight)
 
 
 def evict(directory: CacheDirectory, name: str) -> bool:

@@ -105,7 +105,7 @@ def test_b144_denied_says_permission_and_is_not_retried_beyond_new_credentials()
     store.put_bytes("a", b"content")
     fail_times(99, PermissionError("Forbidden"))
     StubFileSystem.calls.clear()
-    with pytest.raises(AccessDeniedError, match="permission denied.*requester_pays"):
+    with pytest.raises(AccessDeniedError, match=r"permission denied.*requester_pays"):
         store.read_range("a", 0, 3)
     assert StubFileSystem.calls.count("read") == 2
 
@@ -131,7 +131,7 @@ def test_b145_credentials_that_stay_expired_are_an_error_naming_url_and_credenti
     store = open_stub(profile="mine")
     store.put_bytes("a", b"content")
     StubFileSystem.behave = behave
-    with pytest.raises(AccessDeniedError, match="stub://root/data/a.*ExpiredToken.*credentials.*profile"):
+    with pytest.raises(AccessDeniedError, match=r"stub://root/data/a.*ExpiredToken.*credentials.*profile"):
         store.read_range("a", 0, 7)
     assert len(StubFileSystem.made_with) == 2
 
@@ -162,7 +162,7 @@ def test_b075_a_target_that_stores_nothing_is_noticed_and_uploaded_to_again(tmp_
         store.put("a", source)
         assert store.read("a") == b"content"
         swallowed[0] = 99
-        with pytest.raises(StorageError, match="upload stub://root/data/a.*3 attempts.*stored 0 bytes of 7"):
+        with pytest.raises(StorageError, match=r"upload stub://root/data/a.*3 attempts.*stored 0 bytes of 7"):
             store.put("a", source)
     finally:
         StubFileSystem.put_file = real_put  # type: ignore[method-assign]
@@ -179,7 +179,7 @@ def test_a_call_that_never_returns_ends_at_the_time_limit() -> None:
     store.put_bytes("a", b"content")
     StubFileSystem.behave = behave
     begin = time.monotonic()
-    with pytest.raises(StorageError, match="stub://root/a.*TimeoutError"):
+    with pytest.raises(StorageError, match=r"stub://root/a.*TimeoutError"):
         store.read_range("a", 0, 3)
     assert time.monotonic() - begin < 3
 

@@ -86,7 +86,7 @@ def test_b144_a_refusal_says_permission_and_403_at_once(s3: SeaweedServer, bucke
 def test_b144_a_refused_upload_says_permission(s3: SeaweedServer, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"1")
     store = open_store(bucket, storage_options=s3.powerless_options)
-    with pytest.raises(AccessDeniedError, match="upload .*permission denied"):
+    with pytest.raises(AccessDeniedError, match=r"upload .*permission denied"):
         store.put("x", tmp_path / "source")
 
 
