@@ -46,7 +46,7 @@ class Delivery:
         batches: torch's iterator.
         progress: counts what is received.
         was_stopped: whether ``StreamingDataset.stop`` has ended the iteration.
-        end_on_error: end the workers with the first error.
+        keep_workers: leave the workers running where the iteration is stopped or fails.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Delivery:
         progress: Progress,
         *,
         was_stopped: Callable[[], bool],
-        end_on_error: bool,
+        keep_workers: bool,
     ) -> None:
         self._batches = batches
         self._progress = progress
         self._was_stopped = was_stopped
-        self._end_on_error = end_on_error
+        self._keep_workers = keep_workers
         self._failed = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,11 +73,13 @@ class Delivery:
         progress = self._progress
         if self._failed:
             raise StateError("this iteration has ended with an error: make a new iterator")
+        self._end_if_stopped()
         try:
             batch = next(self._batches)
         except StopIteration:
+            self._end_if_stopped()
             progress.is_closed = True
-            if progress.received < progress.num_batches and not self._was_stopped():
+            if progress.received < progress.num_batches:
                 raise StateError(
                     f"epoch {progress.epoch} ended after {progress.received} of {progress.num_batches} batches: the "
                     "workers do not have the topology and batch size of this process; construct both from one dataset"
@@ -85,12 +87,22 @@ class Delivery:
             raise
         except BaseException:
             progress.is_closed = self._failed = True
-            if self._end_on_error:
-                # The error's traceback keeps torch's iterator alive, for how long nobody knows; its workers would
-                # stay too, and complain in every process that is forked meanwhile.
-                shut_down = getattr(self._batches, "_shutdown_workers", None)
-                if shut_down is not None:
-                    shut_down()
+            # The error's traceback keeps torch's iterator alive, for how long nobody knows; its workers would
+            # stay too, and complain in every process that is forked meanwhile.
+            self._end_workers()
             raise
+        self._end_if_stopped()
         progress.received += 1
         return batch
+
+    def _end_if_stopped(self) -> None:
+        # Workers stop where they are, each at another batch: what comes after that would have gaps.
+        if self._was_stopped():
+            self._progress.is_closed = True
+            self._end_workers()
+            raise StopIteration
+
+    def _end_workers(self) -> None:
+        shut_down = getattr(self._batches, "_shutdown_workers", None)
+        if shut_down is not None and not self._keep_workers:
+            shut_down()

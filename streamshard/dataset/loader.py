@@ -97,7 +97,7 @@ class StreamingDataLoader(DataLoader[Any]):
             batches,
             progress,
             was_stopped=lambda: dataset.was_stopped(beginning),
-            end_on_error=not self.persistent_workers,
+            keep_workers=self.persistent_workers,
         )
         self._delivery = weakref.ref(delivery)
         if self.num_workers:
@@ -106,7 +106,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __len__(self) -> int:
         progress = self._progress_now()
-        if progress is not None and not progress.is_over() and self._delivery() is not None:
+        if progress is not None and not progress.is_closed and self._delivery() is not None:
             return progress.num_batches
         self.dataset.group_by(self._batching)
         plan, rank = self.dataset.plan_of_next()

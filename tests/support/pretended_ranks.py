@@ -39,12 +39,19 @@ def loader_of(
     *,
     workers: int = 0,
     drop_last: bool = False,
+    prefetch_factor: int | None = None,
     **arguments: Any,
 ) -> StreamingDataLoader:
     """Make one rank's loader of number lists; shuffled unless told otherwise."""
     arguments = {"shuffle": True, "shuffle_seed": SEED, **arguments}
     dataset = StreamingDataset(local=directory, world=World(rank, ranks), **arguments)
-    return StreamingDataLoader(dataset, num_workers=workers, drop_last=drop_last, collate_fn=numbers)
+    return StreamingDataLoader(
+        dataset,
+        num_workers=workers,
+        drop_last=drop_last,
+        prefetch_factor=prefetch_factor,
+        collate_fn=numbers,
+    )
 
 
 class Part(NamedTuple):
