@@ -1,0 +1,61 @@
+"""The launcher of ``tests.support.ranks``: starts ranks that know who they are by arguments alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+
+def run_rank(rank: int, config: dict[str, Any]) -> None:
+    import torch
+
+    from tests.support import trainers
+
+    torch.set_num_threads(1)
+    if config["rendezvous"] is None:
+        getattr(trainers, config["target"])(rank, config["options"])
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo", init_method=f"file://{config['rendezvous']}", rank=rank, world_size=config["ranks"]
+    )
+    try:
+        getattr(trainers, config["target"])(rank, config["options"])
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    if not config["ranks"]:
+        _die_with_the_test_run()
+        run_rank(0, {**config, "rendezvous": None})
+        return
+
+    import torch.multiprocessing
+
+    context = torch.multiprocessing.start_processes(
+        run_rank, (config,), nprocs=config["ranks"], join=False, start_method=config["method"]
+    )
+    # Only now: a process that forks should have one thread.
+    _die_with_the_test_run()
+    while not context.join():
+        pass
+
+
+def _die_with_the_test_run() -> None:
+    def watch() -> None:
+        while os.read(0, 1):  # closed by the death of the test run
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

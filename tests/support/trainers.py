@@ -1,0 +1,85 @@
+"""What the ranks of ``tests.support.ranks`` do. Each takes its rank and options that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.support.loading import make_loader, numbers_of
+
+
+def train(rank: int, options: dict[str, Any]) -> None:
+    """Train: go on from ``state`` if it is there, log each batch, all-reduce, and save the state after each step.
+
+    Options:
+        dataset: arguments of ``StreamingDataset``.
+        loader: arguments of ``make_loader``.
+        log: each rank appends to ``{log}.{rank}``.
+        state: file of the state, written by rank 0.
+        steps: stop after so many steps of this run; without it, at the end of epoch ``epochs`` - 1.
+        collective: all-reduce after each step.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from streamshard import StreamingDataset
+
+    dataset = StreamingDataset(**options["dataset"])
+    loader = make_loader(dataset=dataset, **options["loader"])
+    state = Path(options["state"]) if options.get("state") else None
+    if state is not None and state.exists():
+        loader.load_state_dict(json.loads(state.read_text()))
+    log = os.open(f"{options['log']}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    step, most = 0, options.get("steps")
+    keeps_state = loader.__class__.__name__ == "StreamingDataLoader"
+    while dataset.next_epoch < options.get("epochs", 1 << 30):
+        for batch in loader:
+            numbers = numbers_of(batch)
+            line: dict[str, Any] = {"epoch": dataset.epoch, "step": step, "numbers": numbers}
+            if keeps_state:
+                line["padding"] = loader.last_batch_padding
+                line["position"] = loader.state_dict()["position"]
+            os.write(log, json.dumps(line).encode() + b"\n")
+            step += 1
+            if options.get("collective"):
+                total = torch.ones(1)
+                dist.all_reduce(total)
+            if rank == 0 and state is not None:
+                fresh = state.with_name(f"{state.name}.fresh")
+                fresh.write_text(json.dumps(loader.state_dict()))
+                fresh.replace(state)
+            if step == most:
+                os.close(log)
+                return
+    os.close(log)
+
+
+def read_in_many_ways(rank: int, options: dict[str, Any]) -> None:
+    """Read one epoch with each loader of ``ways`` and log the numbers that this rank got."""
+    from streamshard import StreamingDataset
+
+    with open(f"{options['log']}.{rank}", "w") as log:
+        for way in options["ways"]:
+            dataset = StreamingDataset(**options["dataset"])
+            loader = make_loader(dataset=dataset, **way)
+            numbers = [number for batch in loader for number in numbers_of(batch)]
+            log.write(json.dumps({"way": way, "numbers": numbers}) + "\n")
+
+
+def load_without_streamshard(rank: int, options: dict[str, Any]) -> None:
+    """The same kind of loop over torch's own loader and no files: what a bare loader leaves when it is killed."""
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Endless(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            while True:
+                yield {"number": 1, "text": "text"}
+
+    log = os.open(f"{options['log']}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for _ in DataLoader(Endless(), batch_size=8, num_workers=options["num_workers"]):
+        os.write(log, b"{}\n")
+        dist.all_reduce(torch.ones(1))
