@@ -177,30 +177,30 @@ class Order:
                     ]
                 )
         offsets = (starts[:, None] + np.arange(size, dtype=np.int64)).ravel()
-        return self._samples(epoch, position, offsets, count, low, high)
+        return self._samples(epoch, position, offsets, count, slice(low, high))
 
     def _tail_batch(self, plan: BatchPlan, epoch: int, rank: int) -> tuple[NDArray[np.int64], int]:
         size = plan.tail
         offsets = np.arange(size, dtype=np.int64)
         start = plan.num_samples - size
         if plan.remainder == "exact":
-            return self._samples(epoch, start, offsets, 1, 0, size)[rank :: plan.ranks], 0
+            return self._samples(epoch, start, offsets, 1, slice(rank, size, plan.ranks)), 0
         low, high = plan.rank_span(size, rank)
-        samples = self._samples(epoch, start, offsets, 1, low, high)
+        samples = self._samples(epoch, start, offsets, 1, slice(low, high))
         pads = plan.rank_padding(plan.full_batches, rank)
         if pads:
             # The ranks before this one have tail samples in `low`, of rank · ⌈n/R⌉ slots: the rest are pads.
             before = rank * -(-size // plan.ranks) - low
             all_pads = -size % plan.ranks
             position = (plan.num_samples - all_pads + before) % plan.num_samples
-            pad = self._samples(epoch, position, np.zeros(1, dtype=np.int64), 1, 0, 1)
+            pad = self._samples(epoch, position, np.zeros(1, dtype=np.int64), 1, slice(1))
             samples = np.concatenate((samples, pad))
         return samples, pads
 
     def _samples(
-        self, epoch: int, position: int, offsets: NDArray[np.int64], batches: int, low: int, high: int
+        self, epoch: int, position: int, offsets: NDArray[np.int64], batches: int, part: slice
     ) -> NDArray[np.int64]:
-        """Give samples ``low … high`` of each of ``batches`` equal, sorted batches at position + offsets."""
+        """Give a part of each of ``batches`` equal, sorted batches at position + offsets."""
         found = self._spots(epoch, position, offsets)
         numbers = np.arange(offsets.size, dtype=np.int64)
         if self._sorted:
@@ -214,9 +214,9 @@ class Order:
             keys |= numbers.view(np.uint64)
             packed = keys.reshape(batches, -1)
             packed.sort(axis=1)
-            chosen = (packed[:, low:high] & _LOW).ravel().view(np.int64)
+            chosen = (packed[:, part] & _LOW).ravel().view(np.int64)
         else:
-            chosen = numbers.reshape(batches, -1)[:, low:high].ravel()
+            chosen = numbers.reshape(batches, -1)[:, part].ravel()
         if len(found) == 1:
             stream, spots, _ = found[0]
             samples = self.walks[stream].samples(spots, chosen)

@@ -14,7 +14,7 @@ from streamshard.order.shuffle import SHUFFLES
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowStream, global_batch, rank_part
 
-FEW = settings(max_examples=100, deadline=None)
+FEW = settings(max_examples=60, deadline=None)
 MANY = settings(max_examples=8000, deadline=None)
 
 
@@ -291,7 +291,7 @@ def test_calls_of_any_length_give_the_same():
     assert single == whole
 
 
-@pytest.mark.parametrize(("size", "ranks"), [(128, 8), (500, 7), (4096, 64), (4096, 300)])
+@pytest.mark.parametrize(("size", "ranks"), [(128, 8), (500, 7), (4096, 64), (4096, 90)])
 def test_the_short_cut_of_many_ranks_gives_the_same_as_the_long_way(size, ranks):
     # Epochs of one and a half passes: batches also lie across the border of two passes.
     order = order_of([90] * 150, {"seed": 3}, 20_250)

@@ -53,7 +53,7 @@ def passes_of(sizes, shuffle, lanes, window, turn=0):
     st.integers(1, 20),
     st.integers(0, 3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_blocks_tile_the_lane_and_rows_are_found_in_them(sizes, shuffle, lanes, window, turn):
     for walk in passes_of(sizes, shuffle, lanes, window, turn):
         if not walk.num_samples:
@@ -70,7 +70,7 @@ def test_blocks_tile_the_lane_and_rows_are_found_in_them(sizes, shuffle, lanes, 
 @given(
     sizes, st.sampled_from(["sliding", "block", "shard"]), st.integers(1, 5), st.integers(1, 20), st.data()
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_rows_are_the_same_whatever_was_read_before(sizes, shuffle, lanes, window, data):
     for walk, fresh in zip(
         passes_of(sizes, shuffle, lanes, window), passes_of(sizes, shuffle, lanes, window), strict=True
@@ -86,7 +86,7 @@ def test_rows_are_the_same_whatever_was_read_before(sizes, shuffle, lanes, windo
 
 
 @given(sizes, st.sampled_from(["sliding", "block", "shard"]), st.integers(1, 5), st.integers(1, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_block_draws_only_from_its_pieces(sizes, shuffle, lanes, window):
     for walk in passes_of(sizes, shuffle, lanes, window):
         for block in range(walk.num_blocks if walk.num_samples else 0):
@@ -102,7 +102,7 @@ def test_a_block_draws_only_from_its_pieces(sizes, shuffle, lanes, window):
 
 
 @given(sizes, st.integers(1, 9), st.integers(1, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_sliding_block_brings_in_one_piece_and_retires_one(sizes, lanes, window):
     for walk in passes_of(sizes, "sliding", lanes, window):
         if not walk.num_samples:
