@@ -1,118 +1,126 @@
-"""How fast the order is computed, and what a huge one costs to begin.
-
-    python benchmarks/bench_order.py [--json] [--quick]
-
-Measures this package only: sample ids a second of one rank, with no file read. Equality is checked after timing:
-each way of asking must give the same samples. The start over 10**9 samples in 10**5 shards runs in a process of its
-own; memory is what is private to that process above the imports.
-"""
+"""The order of an epoch: from the shards' sizes to the first batch, in a fresh process."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
+from benchmarks.contest import OURS, Contest, Party, Setting
+from benchmarks.memory import forget_peak, peak_nbytes, private_nbytes, resident_nbytes
 
-from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import Order
-from streamshard.order.walk import Walk
-
-START = """
-import gc, json, time
-import numpy as np
-from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import Order
-from streamshard.order.walk import Walk
-
-def private():
-    with open("/proc/self/smaps_rollup") as rollup:
-        return sum(int(line.split()[1]) for line in rollup if line.startswith("Private_")) / 1024
-
-sizes = np.full({shards}, {samples} // {shards})
-before = private()
-begin = time.perf_counter()
-order = Order([Walk(sizes, seed=17)])
-made = time.perf_counter()
-order.rank_batches(BatchPlan(order.num_samples, 4096), 0, 0, 1)
-first = time.perf_counter()
-after = private()
-jump = time.perf_counter()
-order.rank_batches(BatchPlan(order.num_samples, 4096), 3, 100, 101)
-print(json.dumps(dict(
-    construct_s=made - begin, first_batch_s=first - made, jump_s=time.perf_counter() - jump,
-    private_mib=after - before,
-)))
-"""
+MOSAIC = "mosaicml-streaming"
+SAMPLES = 1_000_000_000
+PEER_SAMPLES = 100_000_000
+PER_SHARD = 10_000
+BATCH_SIZE = 256
+_MODULE = "benchmarks.bench_order"
 
 
-def throughput(
-    samples: int, shards: int, shuffle: str, size: int, batches: int, ranks: int = 1
-) -> dict[str, object]:
-    """Time one rank's epoch, asked for in calls of ``batches`` batches."""
-    order = Order([Walk(np.full(shards, samples // shards), seed=17, shuffle=shuffle)])
-    plan = BatchPlan(order.num_samples, size, ranks)
-    last = min(plan.num_batches, 400 * batches)
-    begin = time.perf_counter()
-    parts = [
-        order.rank_batches(plan, 0, first, min(first + batches, last), 1, ranks // 2).samples
-        for first in range(0, last, batches)
-    ]
-    seconds = time.perf_counter() - begin
-    found = np.concatenate(parts)
-    at_once = Order([Walk(np.full(shards, samples // shards), seed=17, shuffle=shuffle)])
-    if not np.array_equal(found, at_once.rank_batches(plan, 0, 0, last, 1, ranks // 2).samples):
-        raise SystemExit("the order depends on how it is asked for")
-    return {
-        "shuffle": shuffle,
-        "global_batch_size": size,
-        "ranks": ranks,
-        "batches_a_call": batches,
-        "samples_per_s": found.size / seconds,
-        "us_a_batch": seconds / last * 1e6,
-    }
+def order(setting: Setting) -> Iterator[Contest]:
+    """10⁹ samples in 10⁵ shards alone, then 10⁸ in 10⁴ beside mosaicml-streaming, whose arrays grow with N."""
+    largest = setting.count(SAMPLES)
+    sizes = [("at its start", 0.0), ("at 90 % of the epoch", 0.9)]
+    yield Contest(
+        f"order: first {BATCH_SIZE} samples of {largest:,} in {_shards(largest):,} shards",
+        _MODULE,
+        [Party(f"{OURS}, {where}", "order_streamshard", options={"at": at}) for where, at in sizes],
+        "seconds",
+        False,
+        {"samples": largest},
+        cache="none",
+        checked=False,
+    )
+    beside = min(largest, PEER_SAMPLES)
+    yield Contest(
+        f"order: first {BATCH_SIZE} samples of {beside:,} in {_shards(beside):,} shards",
+        _MODULE,
+        [Party(OURS, "order_streamshard", options={"at": 0.0}), Party(MOSAIC, "order_mosaic", MOSAIC)],
+        "seconds",
+        False,
+        {"samples": beside},
+        cache="none",
+        checked=False,
+    )
 
 
-def main() -> None:
-    """Run all measurements and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    options = parser.parse_args()
-    samples, shards = (20_000, 50) if options.quick else (1_000_000, 1000)
-    rows = [
-        throughput(samples, shards, "sliding", size, batches, ranks)
-        for size, batches, ranks in ((4096, 1, 1), (32, 128, 1), (32, 1, 1), (256, 64, 8), (2048, 64, 64))
-    ]
-    rows += [throughput(samples, shards, shuffle, 32, 128) for shuffle in ("block", "shard", "full", "none")]
-    huge = (10**6, 10**3) if options.quick else (10**9, 10**5)
-    code = START.format(samples=huge[0], shards=huge[1])
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    start = {"samples": huge[0], "shards": huge[1], **json.loads(done.stdout)}
-    report = {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "machine": platform.machine(),
-        "samples": samples,
-        "shards": shards,
-        "throughput": rows,
-        "start": start,
-    }
-    if options.json:
-        print(json.dumps(report))
-        return
-    for row in rows:
-        print(
-            f"{row['shuffle']:8} G={row['global_batch_size']:<5} ranks={row['ranks']:<3} "
-            f"batches a call={row['batches_a_call']:<4} {row['samples_per_s'] / 1e6:6.2f} M samples/s a rank "
-            f"{row['us_a_batch']:8.1f} us a batch"
-        )
-    print("start:", ", ".join(f"{name}={value:,.4g}" for name, value in start.items()))
+def _shards(samples: int) -> int:
+    return max(1, samples // PER_SHARD)
 
 
-if __name__ == "__main__":
-    main()
+def _sizes(samples: int) -> Any:
+    """Sizes of shards, within 10 % of their mean, int64."""
+    import numpy as np
+
+    shards = _shards(samples)
+    cuts = np.arange(shards + 1) * (samples / shards)
+    cuts[1:-1] += np.random.default_rng(1).uniform(-0.05, 0.05, shards - 1) * (samples / shards)
+    cuts = cuts.astype(np.int64)
+    cuts[-1] = samples
+    return np.diff(cuts)
+
+
+class _Meter:
+    """Seconds and memory from its making until ``read``."""
+
+    def __init__(self) -> None:
+        forget_peak()
+        self._private, self._resident = private_nbytes(), resident_nbytes()
+        self._start = time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self._start
+        return {
+            "seconds": seconds,
+            "private_mb": (private_nbytes() - self._private) / 1e6,
+            "peak_mb": (peak_nbytes() - self._resident) / 1e6,
+        }
+
+
+def order_streamshard(samples: int, at: float) -> dict[str, float]:
+    """Make the order and the first batch from a position on."""
+    from streamshard.order.batches import BatchPlan
+    from streamshard.order.epoch import Order
+    from streamshard.order.walk import Walk
+
+    sizes = _sizes(samples)
+    meter = _Meter()
+    made = Order([Walk(sizes, seed=9176)])
+    plan = BatchPlan(
+        num_samples=samples, global_batch_size=min(BATCH_SIZE, samples), ranks=1, start=int(at * samples)
+    )
+    batch = made.rank_batches(plan, 0, 0, 1)
+    measured = meter.read()
+    if len(set(batch.samples.tolist())) != min(BATCH_SIZE, samples - int(at * samples)):
+        raise ValueError("a sample is twice in the batch")
+    return measured
+
+
+def order_mosaic(samples: int) -> dict[str, float]:
+    """Call what StreamingDataset calls for an epoch, with its defaults for one rank on one node, one worker."""
+    from types import SimpleNamespace
+
+    import numpy as np
+    from streaming.base.batching.random import generate_work_random_batching  # type: ignore[import-not-found]
+
+    sizes = _sizes(samples)
+    dataset = SimpleNamespace(
+        num_canonical_nodes=1,
+        batch_size=BATCH_SIZE,
+        partition_algo="relaxed",
+        epoch_size=samples,
+        initial_physical_nodes=1,
+        shuffle=True,
+        shuffle_block_size=4_000_000,
+        shuffle_algo="py1e",
+        shuffle_seed=9176,
+        # Each sample once; the dataset itself joins this from one array per shard, which costs more.
+        resample_streams=lambda epoch: (sizes, np.arange(samples)),
+    )
+    world = SimpleNamespace(num_nodes=1, ranks_per_node=1, workers_per_rank=1)
+    meter = _Meter()
+    work = generate_work_random_batching(dataset, world, 0, 0)
+    measured = meter.read()
+    if np.unique(work.ravel()[:BATCH_SIZE]).size != min(BATCH_SIZE, samples):
+        raise ValueError("a sample is twice in the batch")
+    return measured

@@ -1,0 +1,104 @@
+"""``python -m benchmarks``: see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bench_convert, bench_order, bench_read, bench_start, bench_write
+from benchmarks.contest import Contest, Setting, hold
+from benchmarks.peers import PEERS, interpreters, set_up
+from benchmarks.table import render
+
+BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest]]] = {
+    "text": bench_read.text,
+    "blob": bench_read.blob,
+    "access": bench_read.access,
+    "order": bench_order.order,
+    "write": bench_write.write,
+    "start": bench_start.start,
+    "convert": bench_convert.convert,
+}
+
+
+def run(names: Sequence[str], setting: Setting) -> list[dict[str, Any]]:
+    """Run benchmarks by name and return their results."""
+    results = []
+    for name in names:
+        for contest in BENCHMARKS[name](setting):
+            results.append({"benchmark": name, **hold(contest, setting)})
+            print(render(results[-1]), flush=True)
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if argv[:1] == ["setup"]:
+        set_up(*_setup_arguments(argv[1:]))
+        return
+    if argv[:1] == ["table"]:
+        _tables(argv[1:])
+        return
+    parser = _parser()
+    options = parser.parse_args(argv)
+    names = list(BENCHMARKS) if "all" in options.names else options.names
+    try:
+        found = interpreters(options.peer_python, options.peers)
+    except ValueError as error:
+        parser.error(str(error))
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = options.data or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        results = run(names, Setting(found, options.runs, directory, options.samples))
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure streamshard beside its peers: each party in a process of its own, run by run in turn, "
+        "products compared. Prints a table for each benchmark.",
+        epilog="python -m benchmarks setup DIR [NAME ...]   make the peers' environments with pip.   "
+        "python -m benchmarks table FILE ...   print the tables of stored results.",
+    )
+    parser.add_argument("names", nargs="+", choices=[*BENCHMARKS, "all"], metavar="NAME",
+                        help=f"{', '.join(BENCHMARKS)}, or all")  # fmt: skip
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="where setup made the environments")
+    parser.add_argument("--peer-python", action="append", default=[], metavar="[NAME=]PATH",
+                        help="interpreter of a peer (mosaicml-streaming if not named)")  # fmt: skip
+    parser.add_argument("--samples", type=int, metavar="N", help="in place of each benchmark's own number")
+    parser.add_argument("--runs", type=int, default=3, metavar="K", help="measured runs of each party (3)")
+    parser.add_argument("--data", type=Path, metavar="DIR",
+                        help="keep generated data here; default: a temporary directory")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
+    return parser
+
+
+def _setup_arguments(argv: Sequence[str]) -> tuple[Path, Sequence[str]]:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks setup", description="Make an environment for each peer with pip."
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("names", nargs="*", help=f"some of {', '.join(PEERS)}; default: all")
+    options = parser.parse_args(argv)
+    unknown = set(options.names) - set(PEERS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    return options.directory, options.names or list(PEERS)
+
+
+def _tables(argv: Sequence[str]) -> None:
+    for path in argv:
+        for result in json.loads(Path(path).read_text()):
+            print(render(result))
+
+
+if __name__ == "__main__":
+    main()
