@@ -117,8 +117,8 @@ class ScalarEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         try:
             return self.pack(value)
-        except (struct.error, OverflowError, TypeError) as error:
-            if isinstance(value, np.bool_):
+        except (struct.error, OverflowError, TypeError, DeprecationWarning) as error:
+            if isinstance(value, np.bool_):  # has no __index__; NumPy 1 only warns of it
                 return self.pack(bool(value))
             raise SampleError(self._refusal(value)) from error
 
