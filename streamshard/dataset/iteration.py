@@ -31,6 +31,7 @@ class Iteration:
         self.beginning = beginning
         self.share = share
         self.is_closed = False
+        self._taken_before = taken
         self._given = taken
         self._current: Iterator[Any] = iter(())
 
@@ -48,6 +49,11 @@ class Iteration:
     def samples(self) -> int:
         """Samples of the share taken so far."""
         return self._given - length_hint(self._current)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether there is something to take and nothing was taken."""
+        return self.samples == self._taken_before and not self.is_finished
 
     @property
     def is_finished(self) -> bool:

@@ -327,7 +327,7 @@ class StreamingDataset(IterableDataset[Any]):
         progress = parse_progress(document.pop(PROGRESS)) if PROGRESS in document else None
         saved = State.from_dict(document)
         saved.check_fits(self._state(0, 0))
-        self._turns.set_next(saved.epoch, saved.position, progress)
+        self._turns.load(saved.epoch, saved.position, progress)
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """Return the state at a position (0 <= position <= ``epoch_size``) of an epoch."""

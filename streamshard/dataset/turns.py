@@ -26,6 +26,7 @@ class Turns:
         self.iteration: Iteration | None = None
         self.restored: tuple[int, int, dict[str, int]] | None = None
         self._page = Handover()
+        self._loaded: tuple[int, int, dict[str, int] | None] | None = None
         self._live: tuple[weakref.ref[Any], Callable[[], bool]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,6 +57,15 @@ class Turns:
             raise StateError("a DataLoader worker can only load a state that was saved in one")
         self.iteration = None
         self.restored = None if progress is None else (epoch, position, progress)
+        self._loaded = None
+
+    def load(self, epoch: int, position: int, progress: dict[str, int] | None) -> None:
+        """``set_next`` from a loaded state, which stays in force until something was taken.
+
+        torchdata's loader makes an iterator from the state of a finished one, leaves it untouched, and makes another.
+        """
+        self.set_next(epoch, position, progress)
+        self._loaded = (epoch, position, progress)
 
     def stop(self) -> None:
         """End the iteration that is under way, if any."""
@@ -77,6 +87,7 @@ class Turns:
         """
         info = get_worker_info()
         if info is None:
+            self._replace_untouched()
             self._refuse_second(name)
             return self._page.begin_in_trainer(hand_over=False)
         token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
@@ -108,6 +119,16 @@ class Turns:
                 "this iterator was made before set_epoch() or load_state_dict() was called on its dataset: "
                 "make a new one with iter()"
             )
+
+    def _replace_untouched(self) -> None:
+        """Go back to a loaded state if nobody has taken anything of the iteration that began there."""
+        loaded, iteration = self._loaded, self.iteration
+        if loaded is None or iteration is None:
+            return
+        self._loaded = None
+        if iteration.is_untouched:
+            self._live = None
+            self.load(*loaded)
 
     def _refuse_second(self, name: str) -> None:
         if self._live is None or self._live[0]() is None or self._live[1]():

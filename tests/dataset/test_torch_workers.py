@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamshard import StreamingDataset, World
+from streamshard.errors import StateError
 from tests.support.loading import epoch_of, make_loader, numbers_of, text_dataset
 
 BATCH = 8
@@ -205,14 +206,11 @@ def claim_to_be_rank_nine(worker: int) -> None:
     os.environ.update(RANK="9", WORLD_SIZE="10", LOCAL_WORLD_SIZE="10")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True], ids=["fresh", "persistent"])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("steps", [0, 1, 7, 25, 26])
 def test_torchdatas_loader_resumes_through_json(
     directory: Path, expected: Any, workers: int, persistent: bool, steps: int
 ) -> None:
-    if persistent and not workers:
-        pytest.skip("without workers none persists")
     arguments: dict[str, Any] = {"num_workers": workers, "persistent_workers": persistent}
     if workers:
         arguments["method"] = "fork"
@@ -224,13 +222,12 @@ def test_torchdatas_loader_resumes_through_json(
 
     loader = make_loader("stateful", shuffled(directory), BATCH, **arguments)
     loader.load_state_dict(state)
-    rest = epoch_of(loader)
-    assert seen + rest == expected[0]
+    assert seen + epoch_of(loader) == expected[0]
     assert epoch_of(loader) == expected[1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdatas_loader_resumes_at_the_next_epoch(directory: Path, expected: Any, workers: int) -> None:
+def test_torchdatas_loader_resumes_after_the_end_and_in_later_epochs(directory: Path, expected: Any, workers: int) -> None:
     arguments: dict[str, Any] = {"num_workers": workers, **({"method": "fork"} if workers else {})}
     loader = make_loader("stateful", shuffled(directory), BATCH, **arguments)
     assert epoch_of(loader) == expected[0]
@@ -245,3 +242,13 @@ def test_torchdatas_loader_resumes_at_the_next_epoch(directory: Path, expected: 
         loader.load_state_dict(state)
         assert epoch_of(loader) == rest
         assert epoch_of(loader) == expected[2]
+
+
+def test_an_iterator_from_a_state_that_nobody_took_from_is_replaced(directory: Path, expected: Any) -> None:
+    dataset = shuffled(directory)
+    dataset.load_state_dict(dataset.state_dict(num_samples=16))
+    first, second = iter(dataset), iter(dataset)
+    assert [sample["number"] for sample in second] == sum(expected[0][2:], [])
+    with pytest.raises(StateError, match="make a new one"):
+        next(first)
+    assert [sample["number"] for sample in dataset] == sum(expected[1], [])
