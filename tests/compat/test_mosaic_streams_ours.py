@@ -1,0 +1,73 @@
+"""mosaicml-streaming iterates what ``streamshard convert`` and ``merge_index`` make, pictures included."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from streamshard import LocalDataset, merge_index
+from streamshard.cli.main import main
+from tests.support.mosaic_reader import printable
+
+ROOT = Path(__file__).parents[2]
+EMOJI = ROOT / "docs" / "tutorial" / "emoji"
+
+pytestmark = pytest.mark.mosaic
+
+
+def streamed_by_mosaic(remote: Path, local: Path, algorithm: str) -> list[dict]:
+    python = os.environ.get("STREAMSHARD_MOSAIC_PYTHON")
+    if not python:
+        if os.environ.get("CI"):
+            pytest.fail("CI must set STREAMSHARD_MOSAIC_PYTHON to a Python with mosaicml-streaming==0.13.0")
+        pytest.skip("STREAMSHARD_MOSAIC_PYTHON does not name a Python with mosaicml-streaming==0.13.0")
+    command = [python, "-W", "ignore", "-m", "tests.support.mosaic_reader", remote, local, algorithm]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def convert(out: Path, *options: str) -> Path:
+    arguments = ["convert", str(EMOJI / "train.jsonl"), "--out", str(out), "--size-limit", "256kb", *options]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def read_by_us(dataset: Path) -> list[dict]:
+    return [
+        json.loads(json.dumps({name: printable(value) for name, value in sample.items()}))
+        for sample in LocalDataset(dataset)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "algorithm"),
+    [
+        ((), "xxh64"),
+        (("--compression", "zstd:3", "--hash", "sha1"), "sha1"),
+        (("--compression", "gz:5", "--hash", "xxh3_128"), "xxh3_128"),
+    ],
+    ids=["raw", "zstd", "gz"],
+)
+def test_mosaicml_iterates_converted_pictures_and_chats(tmp_path, options, algorithm):
+    dataset = convert(tmp_path / "emoji", *options)
+    theirs = streamed_by_mosaic(dataset, tmp_path / "cache", algorithm)
+    records = [json.loads(line) for line in (EMOJI / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [sample["conversations"] for sample in theirs] == [record["conversations"] for record in records]
+    assert theirs == read_by_us(dataset)
+
+
+def test_mosaicml_iterates_merged_subdirectories(tmp_path):
+    merged = tmp_path / "merged"
+    for name in ("a/part", "b/part"):
+        convert(merged / name)
+    merge_index(str(merged))
+    theirs = streamed_by_mosaic(merged, tmp_path / "cache", "xxh64")
+    assert len(theirs) == 2 * 421
+    assert theirs == read_by_us(merged)
