@@ -33,16 +33,18 @@ def parse_selection(at: Any, num_samples: int) -> NDArray[np.int64]:
         return np.flatnonzero(array).astype(np.int64)
     if array.size == 0:
         return np.zeros(array.shape, np.int64)
-    if array.dtype == np.object_ and all(isinstance(item, int) for item in array.flat):
-        raise IndexError(f"samples {array.min()} to {array.max()} of {num_samples:,}")
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and not _holds_large_ints(array):
         _refuse(at)
     low, high = int(array.min()), int(array.max())
     if low < -num_samples or high >= num_samples:
-        wrong = low if low < -num_samples else high
-        raise IndexError(out_of_range(wrong, num_samples))
+        raise IndexError(out_of_range(low if low < -num_samples else high, num_samples))
     ids = array.astype(np.int64)
     return np.where(ids < 0, ids + num_samples, ids) if low < 0 else ids
+
+
+def _holds_large_ints(array: NDArray[Any]) -> bool:
+    """Python ints beyond 64 bits make an array of objects."""
+    return array.dtype == np.object_ and all(type(item) is int for item in array.flat)
 
 
 def out_of_range(at: int, num_samples: int) -> str:

@@ -231,6 +231,19 @@ def test_b047_a_damaged_sample_is_named_by_shard_row_number_and_id(tmp_path: Pat
         assert reader.sample(5) == samples[5]
 
 
+def test_b047_an_id_that_is_itself_damaged_leaves_the_other_names(tmp_path: Path) -> None:
+    columns = {"id": "str", "image_path": "str", "key": "int", "text": "str"}
+    samples = [{"id": "broken", "image_path": "x/1.jpg", "key": 7, "text": "t"}]
+    (info,) = write_dataset(tmp_path, samples, columns)
+    path = tmp_path / info.raw.basename
+    path.write_bytes(path.read_bytes().replace(b"broken", b"brok\xff\xff"))
+    with (
+        ShardReader(path, info, info.schema.decoder()) as reader,
+        pytest.raises(FormatError, match=r"row 0 \(image_path='x/1.jpg', key=7\): column 'id'"),
+    ):
+        reader.sample(0)
+
+
 def test_s19_arrays_can_be_asked_for_writeable_and_never_look_into_the_file(tmp_path: Path) -> None:
     columns = {"fixed": "ndarray:int16:4", "free": "ndarray"}
     samples = [{"fixed": np.arange(4, dtype=np.int16) + i, "free": np.arange(i + 1.0)} for i in range(20)]

@@ -115,6 +115,13 @@ def test_a_stale_raw_file_beside_a_compressed_one_is_a_problem(tmp_path: Path) -
     assert "xxh64" in problem.message
 
 
+def test_the_hash_of_the_raw_bytes_is_checked_after_decompression(tmp_path: Path) -> None:
+    write_dataset(tmp_path, text_samples(10), compression="zstd")
+    edit_index(tmp_path, lambda shards: shards[0]["raw_data"].update(hashes={"xxh64": "0" * 16}))
+    (problem,) = verify_dataset(tmp_path).problems
+    assert "decompressed, xxh64" in problem.message
+
+
 def test_names_that_two_shards_share_are_problems(tmp_path: Path) -> None:
     write_dataset(tmp_path, text_samples(20), compression="zstd")
     edit_index(tmp_path, lambda shards: shards[1]["raw_data"].update(basename="shard.00000.mds"))
