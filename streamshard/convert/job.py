@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-import tempfile
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
+from streamshard.convert.finished import input_digests
 from streamshard.convert.journal import Journal, work_directory
-from streamshard.convert.jsonl import chunk_lines, chunk_nbytes
+from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
@@ -113,9 +109,13 @@ class _Job:
             raise ConvertError(
                 f"{where}: holds a finished dataset ({_counts(index)}), not made by this job; {_WAYS_OUT}"
             )
-        if facts.get("content") != self._content_digest():
+        records = facts.get("records")
+        digests = input_digests(
+            self._origins, self._options, records if isinstance(records, int) else 0, self._progress
+        )
+        if facts.get("digests") != digests:
             raise ConvertError(
-                f"{where}: holds a finished dataset ({_counts(index)}) of other records; {_WAYS_OUT}"
+                f"{where}: holds a finished dataset ({_counts(index)}) of other records or images; {_WAYS_OUT}"
             )
         for shard in index.shards:
             size = self._destination.size(shard.stored.basename)
@@ -143,28 +143,6 @@ class _Job:
                 f"{self._destination.name}: holds {len(strange)} shard files without {INDEX_BASENAME} (such as"
                 f" {strange[0]}), which this job has not written; {_WAYS_OUT}"
             )
-
-    def _content_digest(self) -> str:
-        self._progress.begin(
-            f"{self._destination.name} is finished; comparing its records with the sources",
-            sum(origin.nbytes for origin in self._origins),
-            None,
-        )
-        digest = xxhash.xxh3_128()
-        with tempfile.TemporaryDirectory(prefix="streamshard-convert-") as folder:
-            for number, origin in enumerate(self._origins):
-                source = self._staged(origin, number, Path(folder))
-                hashes = array("Q")
-                for _, line in chunk_lines(Path(source.path), 0, source.nbytes):
-                    text = line.strip(b" \t\r\n")
-                    if text:
-                        hashes.append(xxhash.xxh64_intdigest(text))
-                    if len(hashes) >= 1 << 16:
-                        digest.update(_little_endian(hashes))
-                        hashes = array("Q")
-                digest.update(_little_endian(hashes))
-        self._progress.end()
-        return digest.hexdigest()
 
     def _plan(self, workers: Workers) -> Plan:
         options, journal = self._options, self._journal
@@ -344,12 +322,6 @@ _WAYS_OUT = "choose another --out, or replace it with --overwrite"
 
 def _counts(index: Index) -> str:
     return f"{index.num_samples} samples in {index.num_shards} shards"
-
-
-def _little_endian(hashes: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        hashes.byteswap()
-    return hashes.tobytes()
 
 
 def _is_good(path: Path) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from streamshard.convert.columns import ColumnPlan, ImageColumn, KeySummary, plain_nbytes, plan_columns
 from streamshard.convert.findings import Findings
+from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
 from streamshard.convert.rows import ROW, open_rows, permutation, permute_file
@@ -190,7 +190,8 @@ class _Merge:
         self.findings = Findings(options)
         self._image_rows: Counter[str] = Counter()
         self._image_formats: dict[str, Counter[str]] = {}
-        self._text_digest = xxhash.xxh3_128()
+        self._num_texts = 0
+        self._digests = JobDigests(0)
 
     def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
         """Source number, number of lines before the chunk, chunk: in input order."""
@@ -207,6 +208,7 @@ class _Merge:
         for number, lines, chunk in self._saved():
             source = self._sources[number]
             self.num_records += chunk.num_records
+            self._num_texts += chunk.num_texts
             records_of[number] += chunk.num_records + sum(chunk.problem_counts.values())
             for name, kinds, count in chunk.key_headings:
                 key = self.keys.setdefault(name, KeySummary())
@@ -271,12 +273,13 @@ class _Merge:
         Records that no shard can hold become problems.
         """
         num_samples = payload_nbytes = 0
+        self._digests = JobDigests(self._num_texts)
         with path.open("wb") as file:
             for number, lines, chunk in self._saved():
                 nbytes = plain_nbytes(columns, chunk.keys(), chunk.num_records)
                 for image in columns.images:
                     nbytes += _image_nbytes(image, chunk)
-                self._text_digest.update(chunk.array("text_hashes").astype("<u8").tobytes())
+                self._add_digests(chunk)
                 self.findings.ids.append(chunk.array("id_hashes"))
                 rows = np.zeros(chunk.num_records, ROW)
                 rows["source"] = number
@@ -299,15 +302,23 @@ class _Merge:
                 payload_nbytes += int(rows["sample_nbytes"].sum())
         return num_samples, payload_nbytes
 
+    def _add_digests(self, chunk: SavedChunk) -> None:
+        image_nbytes = np.zeros(chunk.num_records, np.int64)
+        for images in chunk.images().values():
+            image_nbytes[images.rows] += images.payload_nbytes.astype(np.int64)
+        self._digests.add_texts(chunk.array("text_hashes"))
+        self._digests.add_images(chunk.array("record_hashes"), image_nbytes)
+
     def extra(self) -> dict[str, Any]:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
         options = self._options
         return {
             "convert": {
                 "check": options.check,
-                "content": self._text_digest.hexdigest(),
+                "digests": self._digests.to_json(),
                 "on_error": options.on_error,
                 "options": options.portable_digest(),
+                "records": self._num_texts,
                 "shuffle": options.shuffle,
                 "skipped": dict(self.problem_counts),
                 "version": 1,

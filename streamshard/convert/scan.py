@@ -77,6 +77,7 @@ class _Pending:
     line: int
     offset: int
     text: bytes
+    text_hash: int
     record: dict[str, Any]
     references: dict[str, list[str]]
     located: list[Located | bytes] = field(default_factory=list)
@@ -108,8 +109,9 @@ class _Scan:
             # What is stored of a line, whatever its line end.
             text = line.strip(b" \t\r\n")
             if text:
-                tally.text_hashes.append(xxhash.xxh64_intdigest(text))
-                pending = self._parse(offset + line.index(text[:1]), tally.num_lines, text)
+                text_hash = xxhash.xxh64_intdigest(text)
+                tally.text_hashes.append(text_hash)
+                pending = self._parse(offset + line.index(text[:1]), tally.num_lines, text, text_hash)
                 if pending is not None:
                     window.append(pending)
                     waiting_nbytes += len(text)
@@ -123,7 +125,7 @@ class _Scan:
         self._advance(unreported, len(window))
         return tally
 
-    def _parse(self, offset: int, line: int, text: bytes) -> _Pending | None:
+    def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> _Pending | None:
         record: dict[str, Any] | None = None
         try:
             record = parse_record(text)
@@ -132,7 +134,7 @@ class _Scan:
                     check_key(key)
                     self._known_keys.add(key)
             references = references_of(record, self._task.image_keys)
-            pending = _Pending(line, offset, text, record, references)
+            pending = _Pending(line, offset, text, text_hash, record, references)
             for found in references.values():
                 pending.located += [self._images.locate(reference) for reference in found]
         except RecordProblem as problem:
@@ -162,6 +164,7 @@ class _Scan:
         tally.offsets.append(pending.offset)
         tally.line_nbytes.append(len(pending.text))
         tally.lines.append(pending.line)
+        tally.record_hashes.append(pending.text_hash)
         tally.image_hashes.append(joined_digest([image.digest for image in images]))
         record_id = pending.record.get("id")
         if record_id is not None:

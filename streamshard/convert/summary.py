@@ -54,9 +54,10 @@ class Summary:
     def lines(self) -> list[str]:
         """The summary as text."""
         if self.finished_before:
+            made = f"{self.samples} samples in {self.shards} shards"
             return [
-                f"{self.out} is finished already: {self.samples} samples in {self.shards} shards, made from the same"
-                " records with the same options; nothing was done (images are not compared; --overwrite converts anew)"
+                f"{self.out} is finished already: {made}, made from the same records with the same options; nothing was"
+                " done (of the images, the sizes of a sample were compared; --overwrite converts anew)"
             ]
         stored = format_bytes(self.nbytes)
         if self.raw_nbytes != self.nbytes:

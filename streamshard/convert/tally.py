@@ -84,6 +84,7 @@ class ChunkTally:
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     line_nbytes: array[int] = field(default_factory=lambda: array("I"))
     lines: array[int] = field(default_factory=lambda: array("I"))
+    record_hashes: array[int] = field(default_factory=lambda: array("Q"))
     text_hashes: array[int] = field(default_factory=lambda: array("Q"))
     id_hashes: array[int] = field(default_factory=lambda: array("Q"))
     image_hashes: array[int] = field(default_factory=lambda: array("Q"))
@@ -98,6 +99,7 @@ class ChunkTally:
         heading = {
             "num_lines": self.num_lines,
             "num_records": len(self.offsets),
+            "num_texts": len(self.text_hashes),
             "keys": [[name, self.keys[name].kinds, len(self.keys[name].rows)] for name in names],
             "images": [
                 [name, len(tally.rows), dict(tally.formats), tally.animated]
@@ -115,6 +117,7 @@ class ChunkTally:
             "offsets": _array(self.offsets),
             "line_nbytes": _array(self.line_nbytes),
             "lines": _array(self.lines),
+            "record_hashes": _array(self.record_hashes),
             "text_hashes": _array(self.text_hashes),
             "id_hashes": _array(self.id_hashes),
             "image_hashes": _array(self.image_hashes),
@@ -172,6 +175,7 @@ class SavedChunk:
         self._arrays: dict[str, NDArray[Any]] | None = None
         self.num_lines: int = heading["num_lines"]
         self.num_records: int = heading["num_records"]
+        self.num_texts: int = heading["num_texts"]
         self.key_headings: list[tuple[str, int, int]] = [(n, k, c) for n, k, c in heading["keys"]]
         self.image_headings: list[tuple[str, int, dict[str, int], int]] = [
             (n, c, f, a) for n, c, f, a in heading["images"]

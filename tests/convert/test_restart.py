@@ -68,19 +68,13 @@ def test_any_number_of_workers_writes_the_same_bytes(
 def test_the_locale_and_the_current_directory_have_no_say(
     chat: Path, wanted: dict[str, str], tmp_path: Path
 ) -> None:
-    for locale in ("C",):
-        out = tmp_path / locale
-        environment = {**os.environ, "LC_ALL": locale, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            _command(chat, out, 2),
-            env=environment,
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            timeout=100,
-        )
-        assert b"3000 samples in" in done.stdout
-        assert files_of(out) == wanted
+    out = tmp_path / "A"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        _command(chat, out, 2), env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=100
+    )
+    assert b"3000 samples in" in done.stdout
+    assert files_of(out) == wanted
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -234,7 +228,7 @@ def test_b076_a_finished_dataset_is_kept_unless_it_is_to_be_replaced(tmp_path: P
     ):
         run(source, out, samples_per_shard=500)
     other = write_lines(tmp_path / "b.jsonl", [{"id": 1}])
-    with pytest.raises(ConvertError, match="of other records"):
+    with pytest.raises(ConvertError, match="of other records or images"):
         run(other, out, samples_per_shard=100)
     assert files_of(out) == before
     run(source, out, samples_per_shard=500, overwrite=True)
@@ -263,6 +257,29 @@ def test_the_same_job_over_its_own_finished_dataset_has_nothing_to_do(tmp_path: 
     (tmp_path / "A" / "shard.00000.mds").unlink()
     with pytest.raises(ConvertError, match=r"shard\.00000\.mds is not there"):
         run(source, tmp_path / "A")
+
+
+def test_other_images_under_the_same_names_are_not_the_same_job(tmp_path: Path) -> None:
+    for name, size in (("a", 8), ("b", 9)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(picture("BMP", size=(size, size)))
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "1.png"}])
+    run(source, tmp_path / "A", image_root=str(tmp_path / "a"))
+    assert run(source, tmp_path / "A", image_root=str(tmp_path / "a")).finished_before
+    with pytest.raises(ConvertError, match="of other records or images"):
+        run(source, tmp_path / "A", image_root=str(tmp_path / "b"))
+
+
+def test_a_finished_dataset_of_many_records_is_compared_by_a_sample_of_its_images(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = chat_rows(3000, tmp_path / "images", image_every=3)
+    rows[5]["image"] = "nope.png"
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    run(source, tmp_path / "A", on_error="skip", workers=2)
+    assert run(source, tmp_path / "A", on_error="skip").finished_before
+    for path in (tmp_path / "images").iterdir():
+        path.write_bytes(picture("BMP"))
+    with pytest.raises(ConvertError, match="of other records or images"):
+        run(source, tmp_path / "A", on_error="skip")
 
 
 def test_a_kill_between_index_and_clean_up_leaves_a_dataset_that_the_rerun_tidies(
