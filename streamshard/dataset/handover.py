@@ -13,6 +13,9 @@ this generation starts there. Later iterations of the same generation, which a p
 telling anyone, are numbered by the slots: a worker that finds its own slot with the token of its DataLoader
 iteration, or other workers' slots with another token, is in the following epoch. Each slot has one writer and
 is one aligned word, so no lock is needed.
+
+A new worker may read the page only after the trainer has moved on. It then knows from the generation that its
+copy was made in, which is no part of the page, that nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -56,18 +59,20 @@ class Handover:
     def __init__(self) -> None:
         self._page: Any = RawArray(c_longlong, _HEADER + _SLOTS)
         self._page[_RANK] = -1
+        self._made_in: int | None = 0
 
     def __getstate__(self) -> dict[str, Any]:
         if multiprocessing.context.get_spawning_popen() is not None:
-            return {"page": self._page}
+            return {"page": self._page, "made_in": self._made_in}
         return {"values": list(self._page[:])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "page" in state:
-            self._page = state["page"]
+            self._page, self._made_in = state["page"], state["made_in"]
             return
         self.__init__()  # type: ignore[misc]
         self._page[: len(state["values"])] = state["values"]
+        self._made_in = self.generation
 
     @property
     def generation(self) -> int:
@@ -95,6 +100,7 @@ class Handover:
         page = self._page
         page[_EPOCH], page[_POSITION] = epoch, position
         page[_GENERATION] += 1
+        self._made_in = self.generation
         if _tag(page[_GENERATION]) == 1:
             # Tags start again: what is left of the generations before must not pass for one to come.
             page[_HEADER:] = [0] * _SLOTS
@@ -130,7 +136,7 @@ class Handover:
         return Beginning(self.generation, epoch, position)
 
     def begin_in_worker(self, worker: int, token: int) -> Beginning:
-        """Begin the next iteration of one DataLoader worker.
+        """Begin the next iteration of one DataLoader worker; one that is over already, if the worker is too late.
 
         Args:
             worker: its number, from 0 to ``MAX_WORKERS`` - 1.
@@ -143,6 +149,9 @@ class Handover:
             )
         short = _shorten(token)
         generation = self.generation
+        made_in, self._made_in = self._made_in, None
+        if made_in is not None and made_in != generation:
+            return Beginning(made_in, int(self._page[_EPOCH]), 0)
         own: int | None = None
         same: list[int] = []
         earlier: list[int] = []
