@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +13,17 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fsspec.core import url_to_fs
+from fsspec.utils import tokenize
 
 from streamshard.errors import BlobNotFoundError, MissingDependencyError, StorageError
 from streamshard.storage.cancel import check_cancelled, run_bounded
 from streamshard.storage.redact import Redactor, public_url
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
+from streamshard.storage.windows import Window, read_pieces, remote_size
 
 T = TypeVar("T")
 
-# A window is what one call reads: several pieces at once, because one connection to a bucket is slow.
-_PIECE_NBYTES = 4 << 20
-_WINDOW_NBYTES = 4 * _PIECE_NBYTES
-_SMALLEST_WINDOW_NBYTES = 64 << 10
 # An upload tells nothing while it runs, so its time limit grows with its size as on a link of this speed.
 _SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
 
@@ -33,7 +32,11 @@ _EXTRAS = {
     "adl": "azure", "hf": "hf",
 }  # fmt: skip
 
+_BUCKET_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})
+
 _opening = threading.Lock()
+# Clients in use, by what they were made with: a client costs tenths of a second, and a mix has many streams.
+_shared: weakref.WeakValueDictionary[tuple[str, ...], Any] = weakref.WeakValueDictionary()
 # A forked child must not drop its parent's clients: their finalizers would talk to threads that it does not
 # have.
 _inherited: list[Any] = []
@@ -42,6 +45,8 @@ _inherited: list[Any] = []
 def _renew_after_fork() -> None:
     global _opening
     _opening = threading.Lock()
+    _inherited.extend(_shared.values())
+    _shared.clear()
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
@@ -50,9 +55,9 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 class FsspecStore:
     """Any place that fsspec knows, with one retry policy instead of each library's own.
 
-    The file system object is made at first use in each process, after any fork, and is private to this store.
-    For S3, ``S3_ENDPOINT_URL`` is honoured where no endpoint is given, beside the variables that botocore
-    reads itself.
+    The file system object is made at first use in each process, after any fork, and shared only with stores that
+    would get an equal one. For S3, ``S3_ENDPOINT_URL`` is honoured where no endpoint is given, beside the variables
+    that botocore reads itself.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class FsspecStore:
 
     def size(self, key: str) -> int:
         check_key(key, self.url)
-        return self._call("look at", key, lambda fs, path: _size(fs, path))
+        return self._call("look at", key, lambda fs, path: remote_size(fs, path))
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         nbytes = self.size(key)
@@ -126,7 +131,7 @@ class FsspecStore:
 
         def upload(fs: Any, target: str) -> None:
             fs.put_file(str(path), target)
-            _check_stored(_size(fs, target), nbytes)
+            _check_stored(remote_size(fs, target), nbytes)
 
         self._call(
             "upload",
@@ -141,7 +146,7 @@ class FsspecStore:
 
         def upload(fs: Any, target: str) -> None:
             fs.pipe_file(target, payload)
-            _check_stored(_size(fs, target), len(payload))
+            _check_stored(remote_size(fs, target), len(payload))
 
         policy = self._upload_policy(len(payload))
         self._call("upload", key, upload, policy=policy, limit_s=policy.timeout_s)
@@ -173,7 +178,7 @@ class FsspecStore:
         check_key(key, self.url)
 
         def remove(fs: Any, path: str) -> None:
-            _size(fs, path)  # a bucket says yes to deleting what it does not have
+            remote_size(fs, path)  # a bucket says yes to deleting what it does not have
             fs.rm_file(path)
 
         self._call("delete", key, remove)
@@ -182,7 +187,7 @@ class FsspecStore:
         self, key: str, begin: int, end: int, take: Callable[[bytes], Any], *, probe_end: bool = False
     ) -> None:
         """Hand bytes [begin, end) to ``take`` in order, window by window, each with its own tries."""
-        window = _Window(begin, end)
+        window = Window(begin, end)
         while window.position < end:
             check_cancelled()
 
@@ -193,7 +198,7 @@ class FsspecStore:
                 try:
                     pieces, failed = self._bounded(
                         key,
-                        lambda fs, path: _read_pieces(
+                        lambda fs, path: read_pieces(
                             fs, path, window.position, stop, probed_end, have, end, f"read {self._shown(key)}"
                         ),
                         self.retry.attempt_timeout_s,
@@ -256,6 +261,25 @@ class FsspecStore:
             return fs, root
 
     def _open(self) -> tuple[Any, str]:
+        """A client for this process, shared with the other stores that would get an equal one."""
+        key = self._client_key()
+        shared = _shared.get(key)
+        if shared is not None:
+            return shared, str(shared._strip_protocol(self._root_url))
+        fs, root = self._connect()
+        _shared[key] = fs
+        return fs, root
+
+    def _client_key(self) -> tuple[str, ...]:
+        # Only where the URL is no more than a bucket and a prefix does it say nothing about the client.
+        plain = self._scheme in _BUCKET_SCHEMES and "::" not in self._root_url and "@" not in self._root_url
+        return (
+            self._scheme if plain else self._root_url,
+            tokenize(self._options, self._endpoint),
+            str(self.retry.attempt_timeout_s),
+        )
+
+    def _connect(self) -> tuple[Any, str]:
         options = dict(self._options)
         client_options = options.get("client_kwargs") or {}
         if self._endpoint and "endpoint_url" not in options and "endpoint_url" not in client_options:
@@ -275,11 +299,11 @@ class FsspecStore:
         return fs, str(root)
 
     def _forget_client(self) -> bool:
-        """Drop the client after a refusal, once per call: its credentials may have expired (B145)."""
+        """Drop the client after a refusal, once per call: its credentials may have expired."""
         with _opening:
             opened, self._opened = self._opened, None
-        if opened is not None:
-            opened[1].clear_instance_cache()
+            if opened is not None and _shared.get(self._client_key()) is opened[1]:
+                del _shared[self._client_key()]
         return True
 
     def _credentials_hint(self) -> str:
@@ -322,79 +346,10 @@ def _tune(fs: Any, retry: RetryPolicy) -> None:
         fs.config_kwargs = {"retries": {"max_attempts": 0}, **fs.config_kwargs}
 
 
-def _size(fs: Any, path: str) -> int:
-    fs.invalidate_cache(path)
-    info = fs.info(path)
-    if info.get("type") == "directory":
-        raise FileNotFoundError(f"{path} is a directory")
-    nbytes = info.get("size")
-    if not isinstance(nbytes, int):
-        raise StorageError(
-            f"{public_url(path)}: the server does not tell its size, which is needed to read it safely"
-        )
-    return nbytes
-
-
 def _check_stored(found: int, expected: int) -> None:
     """B075: a throttled upload can leave an empty file without an error. An upload again may help."""
     if found != expected:
         raise ConnectionError(f"the target stored {found} bytes of {expected}")
-
-
-class _Window:
-    """The bytes [position, stop) that one call reads, as large as the link's speed allows."""
-
-    def __init__(self, begin: int, end: int) -> None:
-        self.position = begin
-        self.pieces: dict[int, bytes] = {}
-        self._end = end
-        self._next_nbytes = _WINDOW_NBYTES
-        self.stop = min(end, begin + _WINDOW_NBYTES)
-
-    def shrink(self) -> None:
-        """Ask for little next time: a slow link is not a dead one."""
-        self.pieces.clear()
-        self.stop = min(self._end, self.position + _SMALLEST_WINDOW_NBYTES)
-
-    def measure(self, seconds: float, limit_s: float) -> None:
-        """Make the next window one that arrives in a quarter of the time limit."""
-        rate = (self.stop - self.position) / max(seconds, 1e-3)
-        self._next_nbytes = int(min(_WINDOW_NBYTES, max(_SMALLEST_WINDOW_NBYTES, rate * limit_s / 4)))
-
-    def advance(self) -> None:
-        """Go on to the next window."""
-        self.pieces.clear()
-        self.position = self.stop
-        self.stop = min(self._end, self.position + self._next_nbytes)
-
-
-def _read_pieces(
-    fs: Any, path: str, begin: int, end: int, probed_end: int, have: frozenset[int], expected: int, what: str
-) -> tuple[dict[int, bytes], Exception | None]:
-    """Read the pieces of [begin, end) that are not in ``have``, the last one up to ``probed_end``.
-
-    Returns the pieces that came, by offset, and the first error: what came is kept for the next try.
-    """
-    offsets = [offset for offset in range(begin, end, _PIECE_NBYTES) if offset not in have]
-    stops = [min(end, offset + _PIECE_NBYTES) for offset in offsets]
-    asked = [probed_end if stop == end else stop for stop in stops]
-    answers = fs.cat_ranges([path] * len(offsets), offsets, asked, on_error="return")
-    pieces: dict[int, bytes] = {}
-    failed: Exception | None = None
-    for offset, stop, answer in zip(offsets, stops, answers, strict=True):
-        if isinstance(answer, Exception):
-            failed = failed or answer
-        elif len(answer) == stop - offset:
-            pieces[offset] = bytes(answer)
-        else:
-            nbytes = _size(fs, path)
-            if nbytes < stop or (probed_end > end and nbytes != end):
-                check_size(nbytes, expected, what)
-            if len(answer) == nbytes:  # a server that ignores ranges sends everything
-                pieces[offset] = bytes(answer[offset:stop])
-            else:
-                failed = failed or ConnectionError(f"got {len(answer)} bytes of {stop - offset} at {offset}")
-    return pieces, failed
 
 
 def _below(name: str, root: str) -> str:

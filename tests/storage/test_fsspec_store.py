@@ -141,7 +141,8 @@ def test_b148_storage_options_arrive_unchanged() -> None:
     store = open_stub(**options)
     store.put_bytes("a", b"1")
     pickle.loads(pickle.dumps(store)).read("a")
-    assert StubFileSystem.made_with == [options, options]
+    assert StubFileSystem.made_with == [options] * len(StubFileSystem.made_with)
+    assert StubFileSystem.made_with
 
 
 def test_b075_a_target_that_stores_nothing_is_noticed_and_uploaded_to_again(tmp_path: Path) -> None:
@@ -275,4 +276,18 @@ def test_the_file_system_of_the_user_is_not_touched() -> None:
     store = open_stub()
     store.put_bytes("a", b"1")
     assert theirs.dircache.use_listings_cache
+    assert len(StubFileSystem.made_with) == 2
+
+
+def test_stores_in_one_process_share_a_client_where_only_the_prefix_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamshard.storage.fsspec_store._BUCKET_SCHEMES", frozenset({"stub"}))
+    stores = [open_store(f"stub://root/{number}", retry=QUICK) for number in range(5)]
+    for number, store in enumerate(stores):
+        store.put_bytes("a", b"%d" % number)
+    assert [store.read("a") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(StubFileSystem.made_with) == 1
+    other = open_store("stub://root/0", storage_options={"anon": True}, retry=QUICK)
+    assert other.read("a") == b"0"
     assert len(StubFileSystem.made_with) == 2

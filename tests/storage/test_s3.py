@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,20 @@ class TestContract(StoreContract):
         return open_store(f"{s3.make_bucket()}/some/prefix", storage_options=s3.storage_options, retry=QUICK)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _client(s3: SeaweedServer) -> Iterator[None]:
+    """Keep one client alive for the module: making one for each test costs more than the tests."""
+    store = open_store("s3://any", storage_options=s3.storage_options, retry=QUICK)
+    store.list("nothing")
+    yield
+    assert store.url == "s3://any"
+
+
 @pytest.fixture
 def bucket(s3: SeaweedServer) -> str:
     """A bucket with one file ``a.bin`` of BODY."""
     url = s3.make_bucket()
-    open_store(url, storage_options=s3.storage_options).put_bytes("a.bin", BODY)
+    open_store(url, storage_options=s3.storage_options, retry=QUICK).put_bytes("a.bin", BODY)
     return url
 
 
@@ -38,7 +48,7 @@ def through(proxy: FaultyProxy, s3: SeaweedServer, bucket: str, retry: RetryPoli
 
 
 def test_a_large_file_goes_up_and_comes_down_equal(s3: SeaweedServer, tmp_path: Path) -> None:
-    body = os.urandom(1 << 20) * 37
+    body = os.urandom(1 << 20) * 17
     (tmp_path / "source").write_bytes(body)
     store = open_store(s3.make_bucket(), storage_options=s3.storage_options, retry=QUICK)
     store.put("large", tmp_path / "source")
@@ -94,7 +104,7 @@ def test_b150_a_wrong_bucket_or_prefix_is_not_found_at_once(s3: SeaweedServer, b
     begin = time.monotonic()
     for url in (f"{bucket}/wrong/prefix", "s3://no-such-bucket-at-all/x"):
         with pytest.raises(BlobNotFoundError, match=f"{url}/index.json"):
-            open_store(url, storage_options=s3.storage_options).read("index.json")
+            open_store(url, storage_options=s3.storage_options, retry=QUICK).read("index.json")
     assert time.monotonic() - begin < 5
 
 
@@ -206,7 +216,7 @@ def test_a_slow_but_living_link_is_not_given_up(
 
 
 def test_latency_is_harmless(s3: SeaweedServer, s3_proxy: FaultyProxy, bucket: str) -> None:
-    s3_proxy.arm(Fault(latency_s=0.3), times=99)
+    s3_proxy.arm(Fault(latency_s=0.1), times=99)
     assert through(s3_proxy, s3, bucket).read("a.bin") == BODY
 
 
@@ -214,7 +224,7 @@ def test_the_cache_gets_right_files_through_a_bad_network(
     s3: SeaweedServer, s3_proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     url = s3.make_bucket()
-    direct = open_store(url, storage_options=s3.storage_options)
+    direct = open_store(url, storage_options=s3.storage_options, retry=QUICK)
     bodies = {f"shard.{n:05}.mds": os.urandom(200_000 + n) for n in range(8)}
     for key, body in bodies.items():
         direct.put_bytes(key, body)

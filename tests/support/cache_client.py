@@ -128,11 +128,12 @@ def finish(client: subprocess.Popen[str], timeout_s: float = 60.0) -> list[str]:
 def ours_in(directory: Path) -> int:
     """Bytes of all cached and partial files below ``directory``, markers and locks left out."""
     total = 0
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):
-            hidden = ".streamshard" in path.parts
-            if path.is_file() and (not hidden or "jobs" in path.parts):
-                total += path.lstat().st_size
+    for folder, _, names in os.walk(directory):  # passes over what vanishes meanwhile
+        parts = Path(folder).parts
+        if ".streamshard" not in parts or "jobs" in parts:
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
     return total
 
 
