@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -129,6 +130,7 @@ class MDSWriter:
         self._num_cut = 0
         self._published: list[str] = []
         self._num_samples = 0
+        self._warned_of_keys = False
         self._failure: BaseException | None = None
         self._trouble = False  # set by the publishing thread
         self._finished = False
@@ -156,7 +158,7 @@ class MDSWriter:
             self._fail(error)
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Add a sample.
+        """Add a sample. Keys that are no column are left out, with one warning for each writer.
 
         Raises:
             SampleError: the sample cannot be stored; names its number, the column, its encoding and what was
@@ -168,6 +170,8 @@ class MDSWriter:
         if self._trouble or (self._uploader is not None and self._uploader.failed):
             self._raise_trouble()
         try:
+            if isinstance(sample, Mapping) and len(sample) > len(self._schema.names):
+                sample = self._without_extra_keys(sample)
             encoded = self._encode(sample)
             fits = self._cutter.fits(len(encoded))
         except SampleError as error:
@@ -181,6 +185,19 @@ class MDSWriter:
         self._samples.append(encoded)
         self._cutter.add(len(encoded))
         self._num_samples += 1
+
+    def _without_extra_keys(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+        names = self._schema.names
+        if not self._warned_of_keys:
+            self._warned_of_keys = True
+            extra = ", ".join(repr(key) for key in sample if key not in names)
+            warnings.warn(
+                f"MDSWriter: sample {self._num_samples} has keys that are no columns and are not stored: {extra}; "
+                "add them to columns=, or leave them out. This is said once",
+                UserWarning,
+                stacklevel=3,
+            )
+        return {name: sample[name] for name in names if name in sample}
 
     def finish(self) -> None:
         """Write the last shard, wait for all uploads, then publish ``index.json``. May be called again.

@@ -529,3 +529,16 @@ def test_the_writer_fills_a_real_bucket_and_empties_it_after_an_exception(s3, tm
             writer.write(row)
         raise ZeroDivisionError
     assert store.list() == []
+
+
+def test_keys_that_are_no_column_are_left_out_with_one_warning(tmp_path):
+    # mosaicml-streaming leaves them out without a word; scripts that rely on it must go on working.
+    rows = [{**row, "extra": 1, "more": 2} for row in samples(3)]
+    with MDSWriter(out=tmp_path / "d", columns=COLUMNS) as writer:
+        with pytest.warns(UserWarning, match=r"sample 0 has keys .* not stored: 'extra', 'more'") as warned:
+            writer.write(rows[0])
+            writer.write(rows[1])
+        assert len(warned) == 1
+        with pytest.raises(SampleError, match="sample 2: column 't' is missing"):
+            writer.write({"n": 1, "extra": 1, "more": 2})
+    assert load_samples(tmp_path / "d") == samples(2)
