@@ -54,9 +54,9 @@ class Report:
         return not self.problems
 
     def add(self, shard: ShardReport) -> None:
-        """Take in what was found in one shard."""
+        """Take in what was found in one shard; a note that many shards give is kept once."""
         self.problems += shard.problems
-        self.notes += shard.notes
+        self.notes += [note for note in shard.notes if note not in self.notes]
         self.hashed_files += shard.hashed_files
         self.unhashed_files += shard.unhashed_files
         self.decoded_samples += shard.decoded_samples

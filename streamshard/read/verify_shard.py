@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError
+from streamshard.errors import BlobNotFoundError, FormatError, MissingDependencyError, StreamshardError
 from streamshard.format.hashing import hash_file, known_hashes
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
@@ -117,7 +117,7 @@ def _check_file(
 def _check_hashes(path: Path, file: FileInfo, report: ShardReport, *, what: str) -> None:
     known = [name for name in sorted(file.hashes) if name in known_hashes()]
     for name in sorted(set(file.hashes) - set(known)):
-        report.notes.append(f"shard {file.basename!r}: hash {name!r} is not known here and was not checked")
+        report.notes.append(f"hash {name!r} is not known here and was not checked")
     for name in known:
         with path.open("rb") as opened:
             actual = hash_file(name, opened)
@@ -151,9 +151,7 @@ def _decoder(task: ShardTask, report: ShardReport) -> SampleDecoder:
     ]
     if not unsafe or task.allow_unsafe_types:
         return schema.decoder(allow_unsafe_types=task.allow_unsafe_types)
-    report.notes.append(
-        f"shard {task.info.raw.basename!r}: not decoded, for pkl can run code: {', '.join(unsafe)}"
-    )
+    report.notes.append(f"not decoded, since pkl can run code: {', '.join(map(repr, unsafe))}")
     return schema.decoder([name for name in schema.names if name not in unsafe])
 
 
@@ -165,6 +163,8 @@ def _decode_all(reader: ShardReader, report: ShardReport) -> None:
         try:
             report.decoded_samples += len(reader.samples(rows))
             continue
+        except MissingDependencyError:
+            raise  # of this machine, not of a sample
         except Exception as error:  # noqa: BLE001 a user's own encoding may raise anything; found again below
             first_error = error
         before = wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import uuid
 from pathlib import Path
 
@@ -191,6 +192,24 @@ def test_a_report_is_plain_data(tmp_path: Path) -> None:
     assert document["ok"] is False
     assert document["problems"][0]["shard"] == "shard.00000.mds"
     assert pickle.loads(pickle.dumps(report)) == report
+
+
+def test_a_missing_package_is_one_problem_a_shard_not_one_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(tmp_path, [{"i": b"\xff\xd8\xff"}] * 20, {"i": "jpeg"})
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    problems = verify_dataset(tmp_path).problems
+    assert [(problem.shard, problem.row) for problem in problems] == [
+        ("shard.00000.mds", None),
+        ("shard.00001.mds", None),
+    ]
+    assert "pillow" in problems[0].message
+
+
+def test_a_note_that_every_shard_gives_is_listed_once(tmp_path: Path) -> None:
+    write_dataset(tmp_path, [{"p": 1, "n": 2}] * 50, {"p": "pkl", "n": "int"})
+    assert verify_dataset(tmp_path).notes == ["not decoded, since pkl can run code: 'p'"]
 
 
 def test_progress_is_told_and_arguments_are_checked(tmp_path: Path) -> None:
