@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from streamshard._sizes import parse_count
@@ -124,7 +125,8 @@ def epoch_samples(streams: Sequence[OpenStream], epoch_size: int | None) -> list
         if stream.choose is not None:
             samples = parse_count(stream.choose, name="choose")
         elif stream.repeat is not None:
-            samples = int(stream.repeat * available)
+            # 0.29 of 100 samples is 29, though 0.29 * 100 is not quite.
+            samples = int(Fraction(str(stream.repeat)) * available)
         else:
             samples = available if epoch_size is None else epoch_size
         if epoch_size is not None and (stream.choose is not None or stream.repeat is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ class Stream:
         if len(given) > 1:
             raise ValueError(f"{self}: {' and '.join(given)} exclude each other, give one of them")
         for key, value in given.items():
-            if not isinstance(value, str) and not value > 0:
-                raise ValueError(f"{self}: {key}={value!r} must be above 0")
+            if isinstance(value, str) and key == "choose":
+                continue  # a count such as "1.5M", parsed where it is used
+            if isinstance(value, (str, bool)) or not 0 < value < math.inf:
+                raise ValueError(f"{self}: {key}={value!r} must be above 0, and finite")
 
     def __str__(self) -> str:
         return (
