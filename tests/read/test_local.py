@@ -127,9 +127,10 @@ def test_b139_it_pickles_before_and_after_use(directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_b139_torch_reads_it_as_a_map_style_dataset(directory: Path, method: str) -> None:
+def test_b139_torch_reads_it_as_a_map_style_dataset(tmp_path: Path, method: str) -> None:
     data = pytest.importorskip("torch.utils.data")
-    dataset = LocalDataset(directory)
+    write_dataset(tmp_path, SAMPLES, compression="zstd")
+    dataset = LocalDataset(tmp_path)
     dataset[0]
     loader = data.DataLoader(
         dataset, batch_size=8, num_workers=2, multiprocessing_context=method, collate_fn=list
