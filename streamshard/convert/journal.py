@@ -69,13 +69,11 @@ class Journal:
                 continue  # the run before us was just removing the directory
             try:
                 _take(file, output)
-                # The lock of a file that has been unlinked meanwhile protects nothing.
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file), path.stat()):
-                        os.ftruncate(file, 0)
-                        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-                        yield
-                        return
+                if _is_same_file(file, path):
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                    yield
+                    return
             finally:
                 os.close(file)
 
@@ -190,6 +188,14 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         part.replace(self.directory / name)
+
+
+def _is_same_file(file: int, path: Path) -> bool:
+    """Whether the path still leads to the open file: the lock of a file that was unlinked protects nothing."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _take(file: int, output: str) -> None:

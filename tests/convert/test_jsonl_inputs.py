@@ -264,3 +264,13 @@ def test_problems_are_listed_up_to_a_bound_with_their_total(tmp_path: Path) -> N
     assert "a.jsonl:20: " in str(caught.value)
     assert "a.jsonl:21: " not in str(caught.value)
     assert "and 480 more" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_b003_line_numbers_are_physical_however_far_into_the_file(tmp_path: Path, workers: int) -> None:
+    line = json.dumps({"text": "x" * 500}).encode()
+    source = _raw(tmp_path / "a.jsonl", (line + b"\n\n") * 2000 + b"{\n" + (line + b"\r\n") * 10 + b"[]")
+    with pytest.raises(ConvertError) as caught:
+        run(source, tmp_path / "A", workers=workers)
+    assert "a.jsonl:4001: broken JSON" in str(caught.value)
+    assert "a.jsonl:4012: found a list" in str(caught.value)

@@ -351,6 +351,14 @@ def test_b094_a_file_system_without_locks_is_warned_about_and_used(
     assert "see to it that only one convert runs" in caplog.text
 
 
+def test_an_error_under_the_lock_is_the_error_that_is_raised(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="some file"),
+        Journal(tmp_path / "work").locked("A"),
+    ):
+        raise FileNotFoundError("some file")
+
+
 def test_the_lock_of_a_removed_work_directory_protects_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "work")
     with journal.locked("A"):
@@ -422,3 +430,19 @@ def test_skipping_gives_the_same_bytes_for_any_number_of_workers(tmp_path: Path)
     assert json.loads((tmp_path / "A" / "index.json").read_bytes())["streamshard"]["convert"]["skipped"] == {
         "missing image": 286
     }
+
+
+def test_overwriting_a_merged_index_leaves_the_datasets_it_points_at(tmp_path: Path) -> None:
+    from streamshard import merge_index
+
+    out = tmp_path / "A"
+    for name in ("a", "b"):
+        run(write_lines(tmp_path / f"{name}.jsonl", [{"id": name}]), out / name)
+    merge_index(str(out))
+    before = {name: digest for name, digest in files_of(out).items() if "/" in name}
+    assert len(before) == 4
+    assert len(LocalDataset(str(out))) == 2
+    run(write_lines(tmp_path / "c.jsonl", [{"id": "c"}]), out, overwrite=True)
+    after = files_of(out)
+    assert {name: digest for name, digest in after.items() if "/" in name} == before
+    assert [sample["id"] for sample in LocalDataset(str(out))] == ["c"]
