@@ -70,6 +70,7 @@ class FileLock:
 
     def __init__(self, path: Path, *, place: Path) -> None:
         self._place = place
+        self._pid = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         _exclusive.add(self._descriptor)
 
@@ -93,8 +94,8 @@ class FileLock:
     def close(self) -> None:
         """Release the lock and close its file. May be called twice."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0 or descriptor not in _exclusive:
-            return  # closed already, or by the fork that made this process
+        if descriptor < 0 or self._pid != os.getpid():
+            return  # a fork has closed it here, and its number may be another file's now
         # Unlocked, not only closed: a child forked meanwhile may still hold the same open file.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)

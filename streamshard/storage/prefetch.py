@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -55,14 +56,18 @@ class Prefetcher:
         """Block until the blob of ``key`` is local.
 
         Raises:
-            the error of the first fetch that failed, in its own type, if this one is not local;
+            the error, in its own type, of the fetch that failed, be it this key's or one's that was wanted before
+            it. What was wanted before the failed one is still brought, what was wanted after it no more.
             StorageError: the key is not wanted, or the prefetcher has been closed.
         """
         self._check_process()
         self._work.wait(key)
 
     def done_with(self, key: int) -> None:
-        """Take the blob of ``key`` off the account; one that was not begun is not fetched any more."""
+        """Take the blob of ``key`` off the account; one that was not begun is not fetched any more.
+
+        Done with the one that failed, its error is forgotten.
+        """
         self._work.drop(key)
 
     def close(self) -> None:
@@ -95,7 +100,9 @@ class _Work:
         self._local: dict[int, Blob] = {}
         self._urgent: dict[int, int] = {}
         self._dropped: set[int] = set()
-        self._error: BaseException | None = None
+        self._places: dict[int, int] = {}
+        self._errors: dict[int, BaseException] = {}
+        self._numbers = itertools.count()
         self._stopped = False
 
     @property
@@ -107,6 +114,9 @@ class _Work:
         if self._stopped:
             raise StorageError("a Prefetcher was asked for a file after it had been closed")
         self._dropped.discard(key)
+        self._places.setdefault(key, next(self._numbers))
+        if key in self._errors:
+            return
         if key not in self._running and key not in self._local:
             self._pending.setdefault(key, blob)
         self.changed.notify_all()
@@ -117,8 +127,9 @@ class _Work:
             self.changed.notify_all()
             try:
                 while key not in self._local:
-                    if self._error is not None:
-                        raise self._error.with_traceback(self._error.__traceback__)
+                    failed = self._first_failed()
+                    if failed is not None and self._places[failed] <= self._places.get(key, -1):
+                        raise self._errors[failed].with_traceback(self._errors[failed].__traceback__)
                     if self._stopped:
                         raise StorageError("a Prefetcher was closed while a file was waited for")
                     if key not in self._pending and key not in self._running:
@@ -133,6 +144,8 @@ class _Work:
         with self.changed:
             self._pending.pop(key, None)
             self._local.pop(key, None)
+            self._errors.pop(key, None)
+            self._places.pop(key, None)
             if key in self._running:
                 self._dropped.add(key)
             self.changed.notify_all()
@@ -150,7 +163,7 @@ class _Work:
             while True:
                 with self.changed:
                     while (key := self._next()) is None:
-                        if self._stopped or self._error is not None:
+                        if self._stopped:
                             return
                         self.changed.wait()
                     blob = self._running[key] = self._pending.pop(key)
@@ -167,21 +180,29 @@ class _Work:
         finally:
             with self.changed:
                 self._running.pop(key, None)
-                if error is not None:
-                    self._error = self._error or error
-                elif key not in self._dropped:
-                    self._local[key] = blob
+                if key not in self._dropped:
+                    if error is None:
+                        self._local[key] = blob
+                    else:
+                        self._errors[key] = error
                 self._dropped.discard(key)
                 self.changed.notify_all()
 
+    def _first_failed(self) -> int | None:
+        """Of the keys that could not be fetched, the one wanted first."""
+        return min(self._errors, key=self._places.__getitem__, default=None)
+
     def _next(self) -> int | None:
         """The key to fetch now: what is waited for, else the oldest that fits into the bytes ahead."""
-        if self._stopped or self._error is not None:
+        if self._stopped:
             return None
         for key in self._urgent:
             if key in self._pending:
                 return key
+        failed = self._first_failed()
         for key, blob in self._pending.items():
+            if failed is not None and self._places[key] > self._places[failed]:
+                return None
             ahead = sum(other.nbytes for held in (self._running, self._local) for other in held.values())
             return key if ahead == 0 or ahead + blob.nbytes <= self._ahead_bytes else None
         return None

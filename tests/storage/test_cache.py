@@ -449,3 +449,10 @@ def test_b097_many_caches_leave_no_descriptors_behind(place: Place) -> None:
             pass
     del cache
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_cached_file_does_not_pass_for_one_of_another_size_under_the_same_digest(place: Place) -> None:
+    cache = place.cache()
+    cache.ensure(blob_of(place.names[0], NBYTES, checked=False))
+    assert not cache.present(Blob(place.names[0], NBYTES + 1, place.names[0], NBYTES + 1))
+    assert not place.cache().present(Blob(place.names[0], NBYTES + 1, place.names[0], NBYTES + 1))

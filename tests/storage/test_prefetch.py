@@ -150,6 +150,44 @@ def test_the_first_error_is_raised_in_its_own_type_wherever_somebody_waits(fetch
     assert threads_left() == []
 
 
+def test_what_was_wanted_before_the_one_that_failed_is_still_brought_and_nothing_after_it(
+    fetches: Fetches,
+) -> None:
+    fetches.gate.clear()
+    fetches.errors["b2"] = BlobNotFoundError("s3://bucket/b2: not found")
+    prefetcher = Prefetcher(fetches, threads=4, ahead_bytes=30)
+    # Three fit; the one that fails is among the first.
+    for key in (2, 0, 1):
+        prefetcher.want(key, blob(key))
+    assert fetches.wait_for(lambda: fetches.running == 3)
+    for key in (3, 4):
+        prefetcher.want(key, blob(key))
+    prefetcher.done_with(0)
+    fetches.gate.set()
+    with pytest.raises(BlobNotFoundError):
+        prefetcher.wait(2)
+    with pytest.raises(BlobNotFoundError):
+        prefetcher.wait(4)
+    assert sorted(fetches.begun) == ["b0", "b1", "b2"]
+    prefetcher.done_with(2)
+    prefetcher.wait(4)
+    prefetcher.close()
+    assert sorted(fetches.begun) == ["b0", "b1", "b2", "b3", "b4"]
+
+
+def test_an_early_error_of_a_late_key_does_not_keep_the_keys_before_it_away(fetches: Fetches) -> None:
+    fetches.errors["b5"] = BlobNotFoundError("s3://bucket/b5: not found")
+    prefetcher = Prefetcher(fetches, threads=2, ahead_bytes=0)
+    for key in range(6):
+        prefetcher.want(key, blob(key))
+    with pytest.raises(BlobNotFoundError):
+        prefetcher.wait(5)
+    for key in range(5):
+        prefetcher.wait(key)
+        prefetcher.done_with(key)
+    prefetcher.close()
+
+
 def test_an_error_wakes_those_who_wait_already(fetches: Fetches) -> None:
     fetches.gate.clear()
     fetches.errors["b0"] = OSError("broken")

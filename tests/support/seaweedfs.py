@@ -122,7 +122,8 @@ class SeaweedServer:
         """An s3fs file system of this server, to look at it from outside the code under test."""
         import s3fs
 
-        return s3fs.S3FileSystem(**self.storage_options, use_listings_cache=False)
+        # Not shared: fsspec would drop a shared one in every forked child, where closing it fails loudly.
+        return s3fs.S3FileSystem(**self.storage_options, use_listings_cache=False, skip_instance_cache=True)
 
     def close(self) -> None:
         if os.getpid() != self._owner:
