@@ -535,10 +535,9 @@ def test_keys_that_are_no_column_are_left_out_with_one_warning(tmp_path):
     # mosaicml-streaming leaves them out without a word; scripts that rely on it must go on working.
     rows = [{**row, "extra": 1, "more": 2} for row in samples(3)]
     with MDSWriter(out=tmp_path / "d", columns=COLUMNS) as writer:
-        with pytest.warns(UserWarning, match=r"sample 0 has keys .* not stored: 'extra', 'more'") as warned:
+        with pytest.warns(UserWarning, match=r"sample 0 has keys .* not stored: 'extra', 'more'"):
             writer.write(rows[0])
-            writer.write(rows[1])
-        assert len(warned) == 1
+        writer.write(rows[1])  # a second warning would be an error in these tests
         with pytest.raises(SampleError, match="sample 2: column 't' is missing"):
             writer.write({"n": 1, "extra": 1, "more": 2})
     assert load_samples(tmp_path / "d") == samples(2)
