@@ -20,7 +20,9 @@ def collate_samples(samples: Sequence[Any]) -> Any:
     arrays of several shapes) stays a list with one item per sample. torch's ``default_collate`` would transpose
     JSON lists and refuse pictures; it is used for samples that are no dicts.
     """
-    first = samples[0] if len(samples) else None
+    if not len(samples):
+        return []
+    first = samples[0]
     if not isinstance(first, dict):
         return default_collate(list(samples))
     keys = first.keys()
@@ -32,13 +34,13 @@ def collate_samples(samples: Sequence[Any]) -> Any:
 def _column(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, _NUMBERS):
-        # An int column may hold numbers of any size (str_int); those do not fit a tensor.
         kind = type(first)
-        return (
-            default_collate(values)
-            if all(type(each) is kind for each in values) and _fits(values)
-            else values
-        )
+        if not all(type(each) is kind for each in values):
+            return values
+        if isinstance(first, np.generic):
+            return torch.from_numpy(np.array(values))
+        # An int column may hold numbers of any size (str_int); those do not fit a tensor.
+        return default_collate(values) if _fits(values) else values
     if isinstance(first, torch.Tensor):
         stackable = all(
             isinstance(each, torch.Tensor) and each.shape == first.shape and each.dtype == first.dtype

@@ -36,6 +36,8 @@ class ShardPool:
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
+        if not len(samples):
+            return []
         return self._gather(samples, ShardReader.samples, _in_order_of_samples)
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
