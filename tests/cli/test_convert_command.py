@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from streamshard import LocalDataset
 from streamshard.cli._progress import BarProgress, LineProgress, terminal_progress
 from streamshard.cli.main import main
+from streamshard.storage import open_store
 from tests.support.jsonl_inputs import chat_rows, files_of, write_lines
 
 _RUN = [sys.executable, "-c", "from streamshard.cli.main import main; main()"]
@@ -250,3 +252,28 @@ def test_a_bar_takes_notes_and_never_passes_its_end() -> None:
     shown = screen.getvalue()
     assert "before\n" in shown
     assert "in between" in shown
+
+
+def test_b143_an_endpoint_from_the_environment_reaches_every_worker(
+    source: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = s3.storage_options
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": options["secret"],
+        "AWS_ENDPOINT_URL": s3.endpoint_url,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    out = f"{s3.make_bucket()}/a b+c"
+    arguments = [str(source), "--out", out, "--workers", "2", "--samples-per-shard", "10", "--json"]
+    done = subprocess.run([*_RUN, "convert", *arguments], env=environment, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["shards"] == 4
+    store = open_store(out, storage_options=options)
+    assert _convert(source, "--out", tmp_path / "A", "--workers", 1, "--samples-per-shard", 10).exit_code == 0
+    assert {name: hashlib.sha256(store.read(name)).hexdigest() for name in store.list()} == files_of(
+        tmp_path / "A"
+    )
