@@ -1,0 +1,414 @@
+"""Where bytes come from: in place or through a cache, whole or compressed, checked, fetched once, bounded."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from streamshard import Stream, StreamingDataLoader, StreamingDataset
+from streamshard.dataset import pool
+from streamshard.dataset.pool import ShardPool
+from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
+from streamshard.storage.cache import NodeCache
+from tests.support.pretended_ranks import loader_of, numbers, read_part, write_numbers
+
+SIZES = [10] * 12 + [3]
+SAMPLES = 123
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory below which datasets without ``local`` keep their caches."""
+    directory = tmp_path_factory.mktemp("default-cache")
+    monkeypatch.setenv("STREAMSHARD_CACHE", str(directory))
+    return directory
+
+
+def tree(directory: Path) -> list[tuple[str, int, int]]:
+    return sorted(
+        (str(path.relative_to(directory)), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+    )
+
+
+def cached(directory: Path, pattern: str) -> list[Path]:
+    """Files of a cache, what it notes for itself left out."""
+    return [path for path in directory.rglob(pattern) if ".streamshard" not in path.parts]
+
+
+def through(remote: Path, cache: Path, workers: int = 0, **arguments: Any) -> StreamingDataLoader:
+    arguments = {"shuffle": True, "shuffle_seed": 17, "batch_size": 8, **arguments}
+    dataset = StreamingDataset(remote=remote.as_uri(), local=cache, **arguments)
+    return StreamingDataLoader(dataset, num_workers=workers, collate_fn=numbers)
+
+
+# In place
+
+
+@pytest.mark.parametrize("how", ["local", "remote", "uri", "both"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_directory_named_alone_is_read_in_place_and_never_written_to(
+    tmp_path: Path, own_cache: Path, how: str, workers: int
+) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES)
+    before = tree(directory)
+    directory.chmod(0o555)
+    where: dict[str, Any] = {
+        "local": {"local": directory},
+        "remote": {"remote": directory},
+        "uri": {"remote": directory.as_uri()},
+        "both": {"remote": directory, "local": directory},
+    }[how]
+    dataset = StreamingDataset(**where, shuffle=True, batch_size=8)
+    loader = StreamingDataLoader(dataset, num_workers=workers, collate_fn=numbers)
+    for _ in range(2):
+        assert sorted(read_part([loader]).sequence) == list(range(SAMPLES))
+    assert dataset[5] == {"number": 5}
+    directory.chmod(0o755)
+    assert tree(directory) == before
+    assert os.listdir(own_cache) == []
+
+
+@pytest.mark.parametrize("compression", ["zstd:1", "gz", "bz2"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_compressed_shards_are_unpacked_elsewhere(
+    tmp_path: Path, own_cache: Path, compression: str, workers: int
+) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES, compression=compression)
+    before = tree(directory)
+    directory.chmod(0o555)
+    loader = loader_of(directory, batch_size=8, workers=workers)
+    for _ in range(2):
+        assert sorted(read_part([loader]).sequence) == list(range(SAMPLES))
+    directory.chmod(0o755)
+    assert tree(directory) == before
+    assert len(list(own_cache.rglob("*.mds"))) == len(SIZES)
+    assert not cached(own_cache, "*.mds.*")  # the compressed file is not kept
+
+
+def test_a_raw_shard_beside_its_compressed_file_is_read_in_place(tmp_path: Path, own_cache: Path) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES, compression="zstd:1", keep_raw=True)
+    assert sorted(read_part([loader_of(directory, batch_size=8)]).sequence) == list(range(SAMPLES))
+    assert os.listdir(own_cache) == []
+
+
+def test_a_split_is_a_directory_below_both_places(tmp_path: Path) -> None:
+    write_numbers(tmp_path / "set" / "train", SIZES)
+    assert len(list(StreamingDataset(local=tmp_path / "set", split="train"))) == SAMPLES
+    loader = through(tmp_path / "set", tmp_path / "cache", split="train")
+    assert sorted(read_part([loader]).sequence) == list(range(SAMPLES))
+    with pytest.raises(BlobNotFoundError, match="train"):  # the message names the split that is there
+        StreamingDataset(local=tmp_path / "set")
+
+
+# Through a cache
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_with_both_places_local_is_a_cache(tmp_path: Path, workers: int) -> None:
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    before = tree(remote)
+    loader = through(remote, tmp_path / "cache", workers)
+    expected = read_part([loader_of(remote, batch_size=8)]).steps
+    assert read_part([loader]).steps == expected
+    assert tree(remote) == before
+    assert len(list((tmp_path / "cache").rglob("*.mds"))) == len(SIZES)
+    for shard in remote.glob("*.mds"):
+        shard.unlink()  # a second run needs the index only
+    assert read_part([through(remote, tmp_path / "cache", workers)]).steps == expected
+
+
+def test_s15_a_shard_is_fetched_once_and_not_once_per_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = write_numbers(tmp_path / "remote", [100] * 4)
+    opened, fetched = [], []
+    opens, ensures = NodeCache.open, NodeCache.ensure
+    monkeypatch.setattr(NodeCache, "open", lambda self, blob: opened.append(blob.name) or opens(self, blob))
+    monkeypatch.setattr(
+        NodeCache, "ensure", lambda self, blob: fetched.append(blob.name) or ensures(self, blob)
+    )
+    assert len(read_part([through(remote, tmp_path / "cache")]).sequence) == 400
+    assert len(opened) == 4
+    assert len(fetched) <= 8  # by a prefetching thread, and when it is opened
+
+
+@pytest.mark.parametrize("keep_zip", [False, True])
+def test_keep_zip_keeps_the_compressed_file(tmp_path: Path, keep_zip: bool) -> None:
+    remote = write_numbers(tmp_path / "remote", SIZES, compression="zstd:1")
+    read_part([through(remote, tmp_path / "cache", keep_zip=keep_zip)])
+    assert len(list((tmp_path / "cache").rglob("*.zstd"))) == len(SIZES) * keep_zip
+    assert len(list((tmp_path / "cache").rglob("*.mds"))) == len(SIZES)
+
+
+@pytest.mark.parametrize("predownload", [1, 5, 1000])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_predownload_changes_speed_and_nothing_else(tmp_path: Path, predownload: int, workers: int) -> None:
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    loader = through(remote, tmp_path / "cache", workers, predownload=predownload)
+    assert read_part([loader]).steps == read_part([loader_of(remote, batch_size=8)]).steps
+
+
+def shard_nbytes(directory: Path) -> int:
+    return max(path.stat().st_size for path in directory.glob("*.mds"))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_b086_the_cache_stays_below_its_limit(tmp_path: Path, shuffle: bool) -> None:
+    remote = write_numbers(tmp_path / "remote", [500] * 10)
+    limit = 3 * shard_nbytes(remote)
+    loader = through(remote, tmp_path / "cache", cache_limit=limit, shuffle=shuffle, batch_size=100)
+    most = 0
+    for _ in range(2):
+        seen = []
+        for batch in loader:
+            seen += batch
+            most = max(most, sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.mds")))
+        assert sorted(seen) == list(range(5000))
+    assert most <= limit + shard_nbytes(remote)
+
+
+def test_b084_a_cache_limit_below_one_shard_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", [500] * 4)
+    limit = shard_nbytes(remote) // 2
+    with pytest.raises(CacheTooSmallError) as caught:
+        list(through(remote, tmp_path / "cache", cache_limit=limit))
+    message = str(caught.value).replace(",", "")
+    assert str(limit) in message or "KiB" in message
+
+
+def test_b084_one_and_a_half_shards_are_enough_for_four_workers(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", [500] * 6)
+    dataset = StreamingDataset(
+        remote=remote.as_uri(),
+        local=tmp_path / "cache",
+        cache_limit=shard_nbytes(remote) * 3 // 2,
+        shuffle=True,
+        batch_size=100,
+        download_timeout=20,
+    )
+    loader = StreamingDataLoader(dataset, num_workers=2, collate_fn=numbers)
+    try:
+        got = [number for batch in loader for number in batch]
+    except CacheTooSmallError:
+        return
+    assert sorted(got) == list(range(3000))
+
+
+def test_b087_shards_of_an_earlier_run_count_and_can_go(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", [500] * 20)
+    read_part([through(remote, tmp_path / "cache", batch_size=50)])
+    assert len(list((tmp_path / "cache").rglob("*.mds"))) == 20
+    limit = 5 * shard_nbytes(remote)
+    part = read_part([through(remote, tmp_path / "cache", batch_size=50, cache_limit=limit)])
+    assert sorted(part.sequence) == list(range(10_000))
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.mds")) <= limit
+
+
+# Damage
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "grown", "flipped header"])
+@pytest.mark.parametrize("place", ["in place", "cached"])
+def test_s01_a_shard_that_cannot_be_read_raises_and_names_itself(
+    tmp_path: Path, damage: str, place: str
+) -> None:
+    """mosaicml-streaming ends the epoch early without workers, and hangs with them."""
+    directory = write_numbers(tmp_path / "set", SIZES)
+    expected = read_part([loader_of(directory, batch_size=8, shuffle=False)]).steps
+    path = directory / "shard.00005.mds"
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"cut": whole[:-1], "grown": whole + b"x", "flipped header": whole[:5] + b"\xff" + whole[6:]}[
+                damage
+            ]
+        )
+    loader = (
+        loader_of(directory, batch_size=8, shuffle=False)
+        if place == "in place"
+        else through(directory, tmp_path / "cache", shuffle=False, download_retry=1)
+    )
+    seen: list[list[int]] = []
+    error = BlobNotFoundError if damage == "missing" else (FormatError, OSError)
+    with pytest.raises(error, match=r"shard\.00005\.mds"):
+        seen.extend(loader)
+    assert seen == expected[:6]  # all before the first batch that needs the shard, and nothing after
+
+
+def flip_last_byte(path: Path) -> bytes:
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    return whole
+
+
+@pytest.mark.parametrize("validate_hash", [None, "xxh64"])
+@pytest.mark.parametrize("compression", [None, "zstd:1"])
+def test_s02_a_wrong_hash_raises_and_leaves_nothing_behind(
+    tmp_path: Path, validate_hash: str | None, compression: str | None
+) -> None:
+    """mosaicml-streaming ends the epoch, keeps the bad file and hands out its content in the next run."""
+    remote = write_numbers(tmp_path / "remote", SIZES, compression=compression)
+    path = next(remote.glob("shard.00005*"))
+    whole = flip_last_byte(path)
+    how = {"validate_hash": validate_hash, "download_retry": 1}
+    with pytest.raises((ChecksumError, OSError), match=r"shard\.00005"):
+        list(through(remote, tmp_path / "cache", **how))
+    assert not cached(tmp_path / "cache", "shard.00005.mds*")
+    path.write_bytes(whole)
+    part = read_part([through(remote, tmp_path / "cache", **how)])
+    assert sorted(part.sequence) == list(range(SAMPLES))
+
+
+def test_validate_hash_false_looks_at_no_hash(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    flip_last_byte(remote / "shard.00005.mds")
+    part = read_part([through(remote, tmp_path / "cache", validate_hash=False)])
+    assert len(part.sequence) == SAMPLES
+    assert max(part.sequence) > SAMPLES  # the flipped byte is a high one of the last number
+
+
+def test_in_place_hashes_are_checked_where_an_algorithm_is_named(tmp_path: Path) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES)
+    flip_last_byte(directory / "shard.00005.mds")
+    assert len(list(StreamingDataset(local=directory))) == SAMPLES
+    with pytest.raises(ChecksumError, match=r"shard\.00005\.mds.*xxh64"):
+        list(StreamingDataset(local=directory, validate_hash="xxh64"))
+    streams = [Stream(local=directory, validate_hash="xxh64")]
+    with pytest.raises(ChecksumError, match=r"shard\.00005\.mds"):
+        StreamingDataset(streams=streams)[52]
+
+
+def test_b073_a_flipped_byte_in_the_cache_is_found_by_a_new_index_and_fetched_again(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    read_part([through(remote, tmp_path / "cache")])
+    (copy,) = cached(tmp_path / "cache", "shard.00005.mds")
+    copy.chmod(0o644)
+    flip_last_byte(copy)
+    index = remote / "index.json"
+    index.write_text(index.read_text() + "\n")  # another digest: what is cached has to prove itself
+    part = read_part([through(remote, tmp_path / "cache")])
+    assert sorted(part.sequence) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 60])
+def test_s03_a_cut_file_in_the_cache_is_fetched_again(tmp_path: Path, cut: int) -> None:
+    """mosaicml-streaming fails with a message about buffer sizes."""
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    read_part([through(remote, tmp_path / "cache")])
+    (copy,) = cached(tmp_path / "cache", "shard.00005.mds")
+    copy.chmod(0o644)
+    os.truncate(copy, cut)
+    part = read_part([through(remote, tmp_path / "cache")])
+    assert sorted(part.sequence) == list(range(SAMPLES))
+
+
+# What is left behind
+
+
+def test_s14_b098_nothing_is_left_in_temporary_places(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mosaicml-streaming leaves two lock files for each dataset, and looks through all of them at each start."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    directory = write_numbers(tmp_path / "set", SIZES)
+    for workers in (0, 2):
+        read_part([loader_of(directory, batch_size=8, workers=workers)])
+        read_part([through(directory, tmp_path / "cache", workers)])
+    gc.collect()
+    assert os.listdir(temporary) == []
+    assert os.listdir(own_cache) == []
+    if before:
+        assert {name for name in os.listdir("/dev/shm") if "streamshard" in name} == set()
+
+
+def test_s16_epochs_leave_no_exit_hooks_threads_or_files(tmp_path: Path) -> None:
+    """mosaicml-streaming keeps each epoch's sample numbers alive until the process ends."""
+    remote = write_numbers(tmp_path / "remote", SIZES)
+    loader = through(remote, tmp_path / "cache")
+    read_part([loader])
+    process = psutil.Process()
+    before = (atexit._ncallbacks(), threading.active_count(), process.num_fds())  # type: ignore[attr-defined]
+    for _ in range(20):
+        read_part([loader])
+        read_part([loader], steps=3)
+    gc.collect()
+    assert (atexit._ncallbacks(), threading.active_count(), process.num_fds()) == before  # type: ignore[attr-defined]
+
+
+def test_b097_hundreds_of_datasets_leave_no_descriptors(tmp_path: Path) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES)
+    StreamingDataset(local=directory)[7]
+    process = psutil.Process()
+    shared = len(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else 0
+    before = process.num_fds()
+    for number in range(500):
+        dataset = StreamingDataset(local=directory)
+        assert dataset[number % SAMPLES] == {"number": number % SAMPLES}
+        assert next(iter(dataset)) == {"number": 0}
+        del dataset
+    gc.collect()
+    assert process.num_fds() <= before + 10
+    if shared:
+        assert len(os.listdir("/dev/shm")) <= shared + 10
+
+
+def test_hundreds_of_datasets_at_once_share_few_descriptors(tmp_path: Path) -> None:
+    directory = write_numbers(tmp_path / "set", [2])
+    process = psutil.Process()
+    before = process.num_fds()
+    kept = [StreamingDataset(local=directory) for _ in range(500)]
+    assert process.num_fds() <= before + 20
+    assert kept[499][1] == {"number": 1}
+
+
+def test_b137_an_opened_dataset_is_arrays_and_not_a_list_per_sample(tmp_path: Path) -> None:
+    """Python objects per sample are what grows in workers, page by page, as their counts are touched."""
+    directory = write_numbers(tmp_path / "set", [20_000, 20_000])
+    dataset = StreamingDataset(local=directory, shuffle=True, batch_size=1000)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(2):
+        for _ in StreamingDataLoader(dataset, collate_fn=len):
+            pass
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
+
+
+# The pool
+
+
+def test_the_pool_keeps_no_more_shards_open_than_it_may(tmp_path: Path) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES)
+    source = StreamingDataset(local=directory)._source
+    shards = ShardPool(source, capacity=3)
+    ids = np.arange(SAMPLES)[::-1].copy()
+    assert numbers(shards.samples(ids)) == ids.tolist()
+    assert shards.columns(ids)["number"].tolist() == ids.tolist()
+    assert len(shards._open) == 3
+    assert shards.sample(17) == {"number": 17}
+    shards.close()
+    assert not shards._open
+    assert pool.MAX_OPEN_SHARDS == 256
+
+
+@pytest.mark.parametrize("ids", [[], [5], [5, 5], [122, 0, 61, 0]])
+def test_the_pool_gives_samples_in_the_order_asked_for(tmp_path: Path, ids: list[int]) -> None:
+    directory = write_numbers(tmp_path / "set", SIZES)
+    shards = ShardPool(StreamingDataset(local=directory)._source)
+    assert numbers(shards.samples(np.array(ids, np.int64))) == ids
