@@ -290,7 +290,7 @@ class NodeCache:
             cause = _disk_error(error)
             if cause is None and isinstance(error, StorageError):
                 raise
-            raise directory.unusable(cause or error) from error
+            raise directory.unusable(cause or error, blob.peak_nbytes) from error
         finally:
             directory.end_job(job)
 

@@ -88,10 +88,12 @@ class CacheDirectory:
         except OSError as error:
             raise self.unusable(error) from error
 
-    def unusable(self, error: BaseException) -> StorageError:
+    def unusable(self, error: BaseException, needed: int | None = None) -> StorageError:
         """The error for a directory that cannot be used, or whose disk is full."""
         try:
             free = f"{shutil.disk_usage(self.path).free} bytes free"
+            if needed is not None:
+                free += f", {needed} needed"
         except OSError:
             free = "not reachable"
         return StorageError(

@@ -421,7 +421,7 @@ class FullDisk(LocalStore):
 
 def test_a_full_disk_is_named_at_once_with_what_to_do(place: Place) -> None:
     cache = NodeCache(place.directory, FullDisk(place.source), digest="d", retry=QUICK)
-    with pytest.raises(StorageError, match=r"cannot be written.*No space left.*bytes free.*cache_limit="):
+    with pytest.raises(StorageError, match=r"cannot be written.*No space left.*bytes free, 5000 needed.*cache_limit="):
         cache.ensure(blob_of(place.names[0], NBYTES))
     assert list((place.directory / ".streamshard/jobs").iterdir()) == []
 
