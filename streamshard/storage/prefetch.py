@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
@@ -196,12 +197,13 @@ class _Work:
         """The key to fetch now: what is waited for, else the oldest that fits into the bytes ahead."""
         if self._stopped:
             return None
-        for key in self._urgent:
-            if key in self._pending:
-                return key
         failed = self._first_failed()
+        end = self._places[failed] if failed is not None else math.inf
+        for key in self._urgent:
+            if key in self._pending and self._places[key] < end:
+                return key
         for key, blob in self._pending.items():
-            if failed is not None and self._places[key] > self._places[failed]:
+            if self._places[key] > end:
                 return None
             ahead = sum(other.nbytes for held in (self._running, self._local) for other in held.values())
             return key if ahead == 0 or ahead + blob.nbytes <= self._ahead_bytes else None
