@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from streamshard.cli._options import storage_option
 from streamshard.cli._text import printable, say
 
 _HELP = """Turn JSONL and the images it names into MDS shards in --out.
 
-SOURCES are JSONL files (also .gz, .bz2, .zst, or one JSON array), paths or URLs. Image paths start at --image-root, or
-at the folder of the JSONL file. After a kill, the same command goes on where it stopped.
+A SOURCE is a path or URL; .gz, .bz2, .zst and JSON arrays are read too. Image paths start at --image-root, else at
+the folder of their JSONL file. After a kill, the same command goes on where it stopped.
 """
 
 
@@ -33,50 +34,45 @@ class _ConvertCommand(click.Command):
     "convert",
     cls=_ConvertCommand,
     help=_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 118},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE.jsonl...")
-@click.option("--out", required=True, metavar="DIR_OR_URL", help="Directory or URL of the new dataset.")
+@click.option("--out", required=True, metavar="DIR_OR_URL", help="Where the new dataset goes.")
 @click.option("--image-root", metavar="DIR_OR_URL", help="Where image paths start.")
 @click.option(
-    "--image-key", "image_keys", multiple=True, metavar="NAME",
-    help="Key that holds images; repeatable; 'none' for no key. Default: found by name (image, images, image_path, …).",
-)  # fmt: skip
-@click.option(
-    "--size-limit", default="64mb", show_default=True, metavar="SIZE", help="Target size of a shard, or none."
+    "--image-key",
+    "image_keys",
+    multiple=True,
+    metavar="NAME",
+    help="Key that holds images, or 'none'; repeatable.",
 )
-@click.option("--samples-per-shard", type=click.IntRange(min=1), metavar="N", help="Most samples in a shard.")
-@click.option("--compression", metavar="NAME[:LEVEL]", help="Compress shards: zstd:3, gz, bz2, br, snappy.")
+@click.option("--size-limit", default="64mb", metavar="SIZE", help="Target size of a shard (64mb), or none.")
+@click.option("--samples-per-shard", type=int, metavar="N", help="Most samples in a shard.")
+@click.option("--compression", metavar="NAME[:LEVEL]", help="Such as zstd:3, gz, bz2, br, snappy.")
 @click.option(
-    "--hash", "hashes", multiple=True, default=("xxh64",), show_default=True, metavar="NAME",
-    help="Hash of every file for the index; repeatable; 'none' for no hash.",
-)  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes. Default: one for each CPU."
+    "--hash",
+    "hashes",
+    multiple=True,
+    default=("xxh64",),
+    metavar="NAME",
+    help="Hash of each file (xxh64), or none; repeatable.",
 )
+@click.option("--workers", type=int, metavar="N", help="Processes (default: one for each CPU).")
+@click.option("--shuffle", type=int, metavar="[=SEED]", help="Permute all records; seed 0 if not given.")
+@click.option("--check/--no-check", default=True, help="Decode every image once (default).")
 @click.option(
-    "--shuffle",
-    type=click.IntRange(min=0),
-    metavar="[=SEED]",
-    help="Permute all records; the seed is 0 if not given.",
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    help="At bad records: stop (default), or skip and count.",
 )
-@click.option("--check/--no-check", default=True, show_default=True, help="Decode every image once.")
-@click.option(
-    "--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
-    help="Stop at records that cannot be converted, or leave them out and count them.",
-)  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
-@click.option("--resume/--no-resume", default=True, show_default=True, help="Go on with an interrupted run.")
-@click.option(
-    "--json-rest", metavar="COLUMN", help="Where there are more than 256 keys: column that takes the rarest."
-)
-@click.option("--allow-outside-root", is_flag=True, help="Let image paths and links leave the image root.")
-@click.option(
-    "--max-image-pixels", type=click.IntRange(min=1), metavar="N", help="Largest image that is decoded."
-)
-@click.option(
-    "--work-dir", metavar="DIR", help="Where the plan of an output that is a URL is kept meanwhile."
-)
+@click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
+@click.option("--json-rest", metavar="COLUMN", help="Column for the rarest of more than 256 keys.")
+@click.option("--allow-outside-root", is_flag=True, help="Let image paths and links leave the root.")
+@click.option("--max-image-pixels", type=int, metavar="N", help="Largest image that is decoded.")
+@click.option("--work-dir", metavar="DIR", help="Where a plan for an --out URL is kept.")
+@storage_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def command(

@@ -28,7 +28,7 @@ from typing import Any
 
 from streamshard.convert.destination import Destination
 from streamshard.convert.places import local_path
-from streamshard.errors import ConvertError, FormatError
+from streamshard.errors import ConvertError, FormatError, StorageError
 from streamshard.format.index import ShardInfo, index_text, parse_index
 from streamshard.storage.opening import is_local
 
@@ -43,8 +43,13 @@ def work_directory(out: str, work_dir: str | None) -> Path:
     name = hashlib.sha256(out.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     if work_dir is not None:
         return local_path(work_dir) / f"streamshard-convert-{name}"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(cache) / "streamshard" / "convert" / name
+    try:
+        cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    except StorageError as error:
+        raise ConvertError(
+            f"no place for the plan of {out}: {error}; name one with --work-dir DIR"
+        ) from error
+    return cache / "streamshard" / "convert" / name
 
 
 class Journal:

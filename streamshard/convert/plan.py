@@ -22,9 +22,9 @@ from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
-from streamshard.convert.rows import ROW, open_rows, permutation, permute_file
+from streamshard.convert.rows import ROW, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
-from streamshard.convert.tally import SavedChunk
+from streamshard.convert.tally import SavedChunk, image_column_nbytes
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
@@ -64,7 +64,9 @@ class Plan:
 
     def save(self) -> None:
         """Write ``begins`` and, last, ``plan.json``, whose presence says that the plan is complete."""
-        np.save(self.directory / "begins.npy", self.begins)
+        with (self.directory / "begins.npy").open("wb") as file:
+            np.save(file, self.begins)
+            sync_file(file)
         shown = {
             "columns": self.columns.to_json(),
             "sources": [
@@ -78,7 +80,9 @@ class Plan:
             "payload_nbytes": self.payload_nbytes,
         }
         part = self.directory / "plan.json.part"
-        part.write_text(json.dumps(shown), encoding="ascii")
+        with part.open("wb") as file:
+            file.write(json.dumps(shown).encode())
+            sync_file(file)
         part.replace(self.directory / "plan.json")
 
     @classmethod
@@ -278,7 +282,7 @@ class _Merge:
             for number, lines, chunk in self._saved():
                 nbytes = plain_nbytes(columns, chunk.keys(), chunk.num_records)
                 for image in columns.images:
-                    nbytes += _image_nbytes(image, chunk)
+                    nbytes += image_column_nbytes(image, chunk)
                 self._add_digests(chunk)
                 self.findings.ids.append(chunk.array("id_hashes"))
                 rows = np.zeros(chunk.num_records, ROW)
@@ -300,6 +304,7 @@ class _Merge:
                 file.write(rows.tobytes())
                 num_samples += len(rows)
                 payload_nbytes += int(rows["sample_nbytes"].sum())
+            sync_file(file)
         return num_samples, payload_nbytes
 
     def _add_digests(self, chunk: SavedChunk) -> None:
@@ -329,23 +334,3 @@ class _Merge:
 
 def _placed(source: Source, lines_before: int, problem: Problem) -> PlacedProblem:
     return PlacedProblem(source.place(lines_before + problem.line), problem)
-
-
-def _image_nbytes(image: ImageColumn, chunk: SavedChunk) -> NDArray[np.int64]:
-    """The stored bytes of an image column and its path column for each record: int64[num_records]."""
-    found = chunk.images().get(image.key)
-    if not image.listed:
-        nbytes = np.full(chunk.num_records, 4 + 4, np.int64)
-        if found is not None:
-            nbytes[found.rows] += found.payload_nbytes.astype(np.int64) + found.path_nbytes
-        return nbytes
-    # u32 zero, u32 count; the path column of a record without images is "[]".
-    nbytes = np.full(chunk.num_records, (4 + 8) + (4 + 2), np.int64)
-    if found is not None:
-        nbytes[found.rows] += (
-            4 * found.counts.astype(np.int64)
-            + found.payload_nbytes.astype(np.int64)
-            + found.path_json_nbytes.astype(np.int64)
-            - 2
-        )
-    return nbytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,13 @@ def permute_file(source: Path, target: Path, order: NDArray[np.int64]) -> None:
     with target.open("wb") as file:
         for begin in range(0, len(order), _TAKEN_AT_ONCE):
             file.write(rows[order[begin : begin + _TAKEN_AT_ONCE]].tobytes())
+        sync_file(file)
+
+
+def sync_file(file: IO[bytes]) -> None:
+    """See to it that a file is on the disk before the plan says that it is there."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def open_rows(path: Path) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.convert.columns import ChunkKey, KeyTally
+from streamshard.convert.columns import ChunkKey, ImageColumn, KeyTally
 from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
@@ -217,3 +217,23 @@ class SavedChunk:
             )
             begin += count
         return found
+
+
+def image_column_nbytes(image: ImageColumn, chunk: SavedChunk) -> NDArray[np.int64]:
+    """The stored bytes of an image column and its path column for each record: int64[num_records]."""
+    found = chunk.images().get(image.key)
+    if not image.listed:
+        nbytes = np.full(chunk.num_records, 4 + 4, np.int64)
+        if found is not None:
+            nbytes[found.rows] += found.payload_nbytes.astype(np.int64) + found.path_nbytes
+        return nbytes
+    # u32 zero, u32 count; the path column of a record without images is "[]".
+    nbytes = np.full(chunk.num_records, (4 + 8) + (4 + 2), np.int64)
+    if found is not None:
+        nbytes[found.rows] += (
+            4 * found.counts.astype(np.int64)
+            + found.payload_nbytes.astype(np.int64)
+            + found.path_json_nbytes.astype(np.int64)
+            - 2
+        )
+    return nbytes

@@ -191,7 +191,7 @@ def test_what_comes_from_the_data_cannot_act_on_the_terminal(tmp_path: Path) -> 
 
 
 def test_help_fits_one_screen() -> None:
-    done = CliRunner().invoke(main, ["convert", "--help"], terminal_width=118)
+    done = CliRunner().invoke(main, ["convert", "--help"], terminal_width=80)
     assert done.exit_code == 0
     assert len(done.stdout.splitlines()) <= 40
     options = (
