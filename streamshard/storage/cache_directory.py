@@ -263,11 +263,11 @@ class CacheDirectory:
                 path = self.hidden / "alive" / token
                 try:
                     lock = FileLock(path, place=self.path)
-                    with contextlib.suppress(LocksUnsupportedError):
-                        lock.try_acquire()
+                    ours = _try_own(lock)
                 except OSError as error:
                     raise self.unusable(error) from error
-                if lock.is_linked_at(path):  # else a sweep took it for a dead process's
+                # Between making and locking it, a sweep may have taken it for a dead process's.
+                if ours and lock.is_linked_at(path):
                     self._token, self._alive = token, lock
                     weakref.finalize(self, _stop, lock, path, os.getpid())
                 else:
@@ -277,6 +277,13 @@ class CacheDirectory:
 
     def _inside(self, kind: str, name: str, suffix: str) -> Path:
         return self.hidden / kind / f"{name}{suffix}"
+
+
+def _try_own(lock: FileLock) -> bool:
+    try:
+        return lock.try_acquire()
+    except LocksUnsupportedError:
+        return True
 
 
 def _listed(directory: Path) -> list[Path]:

@@ -421,7 +421,9 @@ class FullDisk(LocalStore):
 
 def test_a_full_disk_is_named_at_once_with_what_to_do(place: Place) -> None:
     cache = NodeCache(place.directory, FullDisk(place.source), digest="d", retry=QUICK)
-    with pytest.raises(StorageError, match=r"cannot be written.*No space left.*bytes free, 5000 needed.*cache_limit="):
+    with pytest.raises(
+        StorageError, match=r"cannot be written.*No space left.*bytes free, 5000 needed.*cache_limit="
+    ):
         cache.ensure(blob_of(place.names[0], NBYTES))
     assert list((place.directory / ".streamshard/jobs").iterdir()) == []
 
@@ -456,3 +458,31 @@ def test_a_cached_file_does_not_pass_for_one_of_another_size_under_the_same_dige
     cache.ensure(blob_of(place.names[0], NBYTES, checked=False))
     assert not cache.present(Blob(place.names[0], NBYTES + 1, place.names[0], NBYTES + 1))
     assert not place.cache().present(Blob(place.names[0], NBYTES + 1, place.names[0], NBYTES + 1))
+
+
+def test_a_process_whose_sign_of_life_is_swept_before_it_is_locked_makes_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+    sweeper: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        alive = place.directory / ".streamshard/alive"
+        if not sweeper and alive.exists() and (found := list(alive.iterdir())):
+            # Another process has just locked the new file, and will unlink it in a moment.
+            sweeper.append(os.open(found[0], os.O_RDWR))
+            real(sweeper[0], fcntl.LOCK_EX)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    cache = place.cache()
+    cache.ensure(blob_of(place.names[0], NBYTES))
+    alive = place.directory / ".streamshard/alive"
+    os.close(sweeper[0])
+    # One was given up to the sweep, and the other one is held: it cannot be locked.
+    held = []
+    for path in alive.iterdir():
+        descriptor = os.open(path, os.O_RDWR)
+        held.append(not locks_module.try_lock(descriptor, shared=False, place=place.directory))
+        os.close(descriptor)
+    assert held.count(True) == 1
