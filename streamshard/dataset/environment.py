@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import get_worker_info
 
 from streamshard.errors import TopologyError
 from streamshard.order.world import World
@@ -37,6 +40,44 @@ def detect_world(environ: Mapping[str, str] | None = None) -> World:
     # A launcher's leftover from another job must not make a two-rank world claim eight ranks a node.
     fits = local is not None and 1 <= local <= world_size
     return World(rank=rank, world_size=world_size, local_world_size=local if fits else None)
+
+
+class Topology:
+    """Which rank a process is: the world that was given, else handed over to a worker, else detected.
+
+    Attributes:
+        given: the world that was given, or None.
+    """
+
+    def __init__(self, given: World | None) -> None:
+        self.given = given
+        self._pickled: tuple[int, World] | None = None
+
+    def now(self, handed: World | None) -> World:
+        """Return the topology of the moment.
+
+        Args:
+            handed: what the trainer's process handed over; holds in DataLoader workers, which never detect.
+
+        Raises:
+            TopologyError: the environment contradicts itself.
+        """
+        if self.given is not None:
+            return self.given
+        if get_worker_info() is not None:
+            if handed is not None:
+                return handed
+            if self._pickled is not None and self._pickled[0] == os.getpid():
+                return self._pickled[1]
+        return detect_world()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker that is spawned must not detect the topology: it is that of the process that pickles.
+        return {"given": self.given, "world": self.now(None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+        self._pickled = (os.getpid(), state["world"])
 
 
 def _process_group() -> tuple[int, int] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import length_hint
 from typing import Any
 
@@ -44,6 +45,31 @@ class Iteration:
     def give_whole(self, num_samples: int) -> None:
         """Count a batch that is handed over in one piece."""
         self._given += num_samples
+
+    def deliver(
+        self, feed: Iterable[tuple[Any, int]], *, whole: bool, drop: int, at_end: Callable[[], None]
+    ) -> Iterator[Any]:
+        """Yield what a feed gives, and count it.
+
+        Args:
+            feed: batches with their number of samples.
+            whole: yield batches in one piece, not sample by sample.
+            drop: samples to leave out at the start, already counted.
+            at_end: called when the feed has ended; may raise.
+        """
+        try:
+            for batch, num_samples in feed:
+                if whole:
+                    self.give_whole(num_samples)
+                    yield batch
+                    continue
+                samples = self.give(batch)
+                for _ in islice(samples, drop):
+                    drop -= 1
+                yield from samples
+            at_end()
+        finally:
+            self.is_closed = True
 
     @property
     def samples(self) -> int:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
+from streamshard.dataset.iteration import PROGRESS
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
 
@@ -139,7 +140,7 @@ class StreamingDataLoader(DataLoader[Any]):
         Raises:
             StateError: the state was made with other data, another seed or another order, or is malformed.
         """
-        if "progress" in state:
+        if isinstance(state, Mapping) and PROGRESS in state:
             raise StateError(
                 "this state counts what one worker has read; load one that StreamingDataLoader.state_dict() gave"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from operator import itemgetter
@@ -107,6 +108,23 @@ class ShardPool:
             with self.reader(int(shards[begin])) as reader:
                 parts.append(read(reader, rows[begin:end]))
         return merge(parts, order, bounds)
+
+
+class PoolHere:
+    """The pool of whatever process asks: a forked or unpickled copy makes its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._owned: tuple[int, ShardPool] | None = None
+
+    def get(self) -> ShardPool:
+        """Return this process's pool."""
+        if self._owned is None or self._owned[0] != os.getpid():
+            self._owned = (os.getpid(), ShardPool(self._source))
+        return self._owned[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_owned": None}
 
 
 def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from streamshard._sizes import parse_count
 from streamshard.dataset.stream import Stream
 from streamshard.order.walk import Walk
@@ -45,6 +47,21 @@ def columns_of(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(columns, str):
         raise ValueError(f"columns={columns!r}: expected a list of names, such as [{columns!r}]")  # noqa: TRY004
     return None if columns is None else tuple(columns)
+
+
+def only(name: str, value: str, known: str) -> None:
+    """Refuse every value of an argument but the one that this version has."""
+    if value != known:
+        raise ValueError(f"{name}={value!r}: this version has {known!r}")
+
+
+def whole(name: str, value: Any, most: int | None = None) -> int:
+    """Return a whole number from 0 to ``most`` as an int; ValueError for anything else."""
+    number = value if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else -1
+    if number < 0 or (most is not None and number > most):
+        end = "" if most is None else f" to {most}"
+        raise ValueError(f"{name}={value!r}: expected a whole number from 0{end}")
+    return int(number)
 
 
 def positive(name: str, value: int | None) -> int | None:

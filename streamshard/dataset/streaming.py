@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 import os
 import warnings
@@ -15,32 +14,32 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from streamshard._sizes import parse_bytes, parse_count
 from streamshard.dataset.batching import Batching
-from streamshard.dataset.environment import detect_world
+from streamshard.dataset.environment import Topology
 from streamshard.dataset.feed import Feed, Share
 from streamshard.dataset.fingerprint import fingerprints
 from streamshard.dataset.handover import Beginning
-from streamshard.dataset.iteration import PROGRESS, Iteration, go_on, parse_progress
-from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.iteration import PROGRESS, Iteration, go_on
+from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
     columns_of,
     epoch_samples,
+    only,
     positive,
     refuse_unknown,
     streams_of,
     walk_of,
+    whole,
 )
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
+from streamshard.dataset.states import MAX_EPOCH, States
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.position import State
 from streamshard.order.world import World
 from streamshard.read.selection import parse_selection
-
-_MAX_EPOCH = (1 << 53) - 2  # a state can name it, and the one after it
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -122,12 +121,9 @@ class StreamingDataset(IterableDataset[Any]):
         **without_meaning: Any,
     ) -> None:
         refuse_unknown(without_meaning)
-        if sampling_method != "balanced":
-            raise ValueError(f"sampling_method={sampling_method!r}: this version has 'balanced'")
-        if batching_method != "random":
-            raise ValueError(f"batching_method={batching_method!r}: this version has 'random'")
-        if on_error != "raise":
-            raise ValueError(f"on_error={on_error!r}: this version has 'raise'")
+        only("sampling_method", sampling_method, "balanced")
+        only("batching_method", batching_method, "random")
+        only("on_error", on_error, "raise")
         if transform is not None and batch_transform is not None:
             raise ValueError(
                 "transform= takes a sample, batch_transform= a batch of columns: give one of them"
@@ -146,7 +142,6 @@ class StreamingDataset(IterableDataset[Any]):
         self.shuffle_seed = shuffle_seed
         self.transform = transform
         self.batch_transform = batch_transform
-        self.world = world
         self.streams = streams_of(streams, remote, local, split)
         fetching = Fetching(
             download_retry=download_retry,
@@ -178,11 +173,15 @@ class StreamingDataset(IterableDataset[Any]):
         ]
         size = None if epoch_size is None else parse_count(epoch_size, name="epoch_size")
         self._order = Order(walks, epoch_samples(opened, size))
-        self._fingerprints = [fingerprints(stream.index) for stream in opened]
+        self._states = States(
+            self._order,
+            [stream.name for stream in self.streams],
+            [fingerprints(stream.index) for stream in opened],
+        )
+        self._topology = Topology(world)
         self._turns = Turns()
+        self._pool = PoolHere(self._source)
         self._unit: Literal["samples", "batches"] = "samples"
-        self._pool: tuple[int, ShardPool] | None = None
-        self._pickled_world: tuple[int, World] | None = None
 
     # What there is
 
@@ -205,6 +204,11 @@ class StreamingDataset(IterableDataset[Any]):
     def epoch_size(self) -> int:
         """Samples of one epoch over all ranks."""
         return self._order.num_samples
+
+    @property
+    def world(self) -> World | None:
+        """The topology that was given; None: it is detected."""
+        return self._topology.given
 
     @property
     def batch_size(self) -> int | None:
@@ -258,26 +262,20 @@ class StreamingDataset(IterableDataset[Any]):
         if overridden or self.transform is not None:
             samples = [self.get_item(number) for number in ids.ravel().tolist()]
         else:
-            samples = self._pool_here().samples(ids.ravel())
+            samples = self._pool.get().samples(ids.ravel())
         return nested(samples, ids.shape)
 
     def get_item(self, sample_id: int) -> Any:
         """Return one sample; negative numbers count from the end. Subclasses may override this."""
         number = int(parse_selection([sample_id], self.size)[0])
-        sample = self._pool_here().sample(number)
+        sample = self._pool.get().sample(number)
         return sample if self.transform is None else self.transform(sample)
 
     # Where to go on
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch at its start."""
-        if (
-            isinstance(epoch, bool)
-            or not isinstance(epoch, (int, np.integer))
-            or not 0 <= epoch <= _MAX_EPOCH
-        ):
-            raise ValueError(f"epoch={epoch!r}: expected a whole number from 0 to {_MAX_EPOCH}")
-        self._turns.set_next(int(epoch))
+        self._turns.set_next(whole("epoch", epoch, MAX_EPOCH))
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
         """Return where training stands, as a small JSON object.
@@ -296,13 +294,8 @@ class StreamingDataset(IterableDataset[Any]):
         running = self._turns.running()
         epoch, start = self._turns.next() if running is None else running
         if num_samples is not None:
-            if (
-                isinstance(num_samples, bool)
-                or not isinstance(num_samples, (int, np.integer))
-                or num_samples < 0
-            ):
-                raise ValueError(f"num_samples={num_samples!r}: expected a whole number of at least 0")
-            position = int(num_samples) if from_beginning else start + int(num_samples)
+            taken = whole("num_samples", num_samples)
+            position = taken if from_beginning else start + taken
             return self.state_at(epoch, min(position, self._order.num_samples))
         iteration = self._turns.iteration
         if iteration is None:
@@ -323,15 +316,11 @@ class StreamingDataset(IterableDataset[Any]):
         Raises:
             StateError: the state is malformed, or was made with other data, another seed or another order.
         """
-        document = dict(state)
-        progress = parse_progress(document.pop(PROGRESS)) if PROGRESS in document else None
-        saved = State.from_dict(document)
-        saved.check_fits(self._state(0, 0))
-        self._turns.load(saved.epoch, saved.position, progress)
+        self._turns.load(*self._states.read(state))
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """Return the state at a position (0 <= position <= ``epoch_size``) of an epoch."""
-        return self._state(epoch, position).to_dict()
+        return self._states.at(epoch, position)
 
     def stop(self) -> None:
         """End the iteration that is under way, if any, so that another one may begin."""
@@ -427,6 +416,8 @@ class StreamingDataset(IterableDataset[Any]):
                 stacklevel=2,
             )
         turns = self._turns
+        if info is None:
+            self.plan_of_next()  # before the epoch counts as begun: this may raise
         beginning = turns.begin_here(repr(self))
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.position)
@@ -443,33 +434,19 @@ class StreamingDataset(IterableDataset[Any]):
                 "construct it without batch_transform, as where the state was saved"
             )
         turns.iteration = iteration = Iteration(beginning, share, taken)
-        iterator = self._run(iteration, dropped, in_batches)
-        if info is None:
-            self.guard(iterator, lambda: iteration.is_over)
-        return iterator
-
-    def _run(self, iteration: Iteration, dropped: int, in_batches: bool) -> Iterator[Any]:
-        turns, beginning = self._turns, iteration.beginning
         feed = Feed(
             self._source,
-            iteration.share,
+            share,
             self._reading(),
             is_over=lambda: turns.is_over(beginning),
             predownload=self.predownload,
         )
-        try:
-            for batch, num_samples in feed:
-                if in_batches:
-                    iteration.give_whole(num_samples)
-                    yield batch
-                    continue
-                samples = iteration.give(batch)
-                for _ in itertools.islice(samples, dropped):
-                    dropped -= 1
-                yield from samples
-            turns.check_current(beginning)
-        finally:
-            iteration.is_closed = True
+        iterator = iteration.deliver(
+            feed, whole=in_batches, drop=dropped, at_end=lambda: turns.check_current(beginning)
+        )
+        if info is None:
+            self.guard(iterator, lambda: iteration.is_over)
+        return iterator
 
     def _reading(self) -> Reading:
         slow = self._source.decodes_pictures(self._decode_images)
@@ -485,42 +462,8 @@ class StreamingDataset(IterableDataset[Any]):
         own, base = type(self), StreamingDataset
         return own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item
 
-    def _state(self, epoch: int, position: int) -> State:
-        return State.of(
-            self._order,
-            epoch,
-            position,
-            settings={"batching_method": "random"},
-            names=[stream.name for stream in self.streams],
-            fingerprints=self._fingerprints,
-        )
-
     def _world(self) -> World:
-        if self.world is not None:
-            return self.world
-        if get_worker_info() is not None:
-            handed = self._turns.world
-            if handed is not None:
-                return handed
-            if self._pickled_world is not None and self._pickled_world[0] == os.getpid():
-                return self._pickled_world[1]
-        return detect_world()
-
-    def _pool_here(self) -> ShardPool:
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = (os.getpid(), ShardPool(self._source))
-        return self._pool[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_pool": None}
-        # A worker that is spawned must not detect the topology: it is this process's. See __setstate__.
-        state["_pickled_world"] = self._world() if self.world is None else None
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        world = state["_pickled_world"]
-        self._pickled_world = None if world is None else (os.getpid(), world)
+        return self._topology.now(self._turns.world)
 
     def __repr__(self) -> str:
         places = ", ".join(stream.url for stream in self._source.streams[:3])

@@ -156,6 +156,10 @@ def without(state: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "none": lambda state: None,
+    "a list": lambda state: [state],
+    "text": lambda state: json.dumps(state),
+    "other keys": lambda state: {1: 2},
     "empty": lambda state: {},
     "no position": lambda state: without(state, "position"),
     "no version": lambda state: without(state, "version"),
@@ -188,6 +192,8 @@ def test_a_malformed_state_is_refused_and_changes_nothing(
     with pytest.raises(StateError) as caught:
         dataset.load_state_dict(HOSTILE[name](copy.deepcopy(state)))
     assert len(str(caught.value)) < 700
+    with pytest.raises(StateError):
+        StreamingDataLoader(dataset).load_state_dict(HOSTILE[name](copy.deepcopy(state)))
     assert next(iter(dataset)) == next(iter(dataset_of(directory)))
 
 
