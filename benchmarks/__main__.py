@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import bench_convert, bench_order, bench_read, bench_start, bench_write
 from benchmarks.contest import Contest, Setting, hold
 from benchmarks.peers import PEERS, interpreters, set_up
-from benchmarks.table import render
+from benchmarks.table import render, summarize
 
 BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest]]] = {
     "text": bench_read.text,
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if argv[:1] == ["table"]:
         _tables(argv[1:])
         return
+    if argv[:1] == ["summary"]:
+        print(summarize(result for path in argv[1:] for result in json.loads(Path(path).read_text())))
+        return
     parser = _parser()
     options = parser.parse_args(argv)
     names = list(BENCHMARKS) if "all" in options.names else options.names
@@ -66,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure streamshard beside its peers: each party in a process of its own, run by run in turn, "
         "products compared. Prints a table for each benchmark.",
         epilog="python -m benchmarks setup DIR [NAME ...]   make the peers' environments with pip.   "
-        "python -m benchmarks table FILE ...   print the tables of stored results.",
+        "python -m benchmarks table FILE ...   print the tables of stored results.   "
+        "python -m benchmarks summary FILE ...   print all their ratios in one table.",
     )
     parser.add_argument("names", nargs="+", choices=[*BENCHMARKS, "all"], metavar="NAME",
                         help=f"{', '.join(BENCHMARKS)}, or all")  # fmt: skip

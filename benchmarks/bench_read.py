@@ -153,7 +153,7 @@ def access_streamshard(directory: str, accesses: int, *, check: bool) -> dict[st
 
 def access_mosaic(directory: str, accesses: int, *, check: bool) -> dict[str, Any]:
     """Index a LocalDataset of mosaicml-streaming."""
-    from streaming import LocalDataset  # type: ignore[import-not-found]
+    from streaming import LocalDataset
 
     return _timed_access(LocalDataset(local=directory), accesses, check=check)
 

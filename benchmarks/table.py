@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -34,6 +34,25 @@ def render(result: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {times} | " + " | ".join(values) + " |")
     if result["not_measured"]:
         lines += ["", f"Not measured, no interpreter given: {', '.join(result['not_measured'])}."]
+    return "\n".join(lines) + "\n"
+
+
+def summarize(results: Iterable[Mapping[str, Any]]) -> str:
+    """Give one Markdown table of all ratios of some results."""
+    lines = [
+        "| work | ratio, median (least to most) | of | to | unit |",
+        "| --- | ---: | --- | --- | --- |",
+    ]
+    for result in results:
+        first, *others = result["parties"]
+        for name in others:
+            ratio, metric = result["ratios"][f"{first} / {name}"], result["metric"]
+            values = [_number(result["parties"][party]["median"][metric]) for party in (first, name)]
+            lines.append(
+                f"| {result['title']} | **{_number(ratio['median'])}** ({_number(ratio['least'])} to "
+                f"{_number(ratio['most'])}) | {first}: {values[0]} | {name}: {values[1]} | "
+                f"{metric.replace('_per_', '/')} |"
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -45,8 +45,10 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: pytest.Capt
     assert [len(party["runs"]) for party in results[0]["parties"].values()] == [2, 2]
     assert results[0]["machine"]["cores"] >= 1
     main(["table", str(out)])
+    main(["summary", str(out)])
     printed = capsys.readouterr().out
-    assert printed.count(results[0]["title"]) == 2
+    assert printed.count("### " + results[0]["title"]) == 2
+    assert "| " + results[0]["title"] + " |" in printed
 
 
 def test_an_unknown_peer_is_named() -> None:
