@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import multiprocessing.util
 import os
 import secrets
 import shutil
@@ -269,7 +270,9 @@ class CacheDirectory:
                 # Between making and locking it, a sweep may have taken it for a dead process's.
                 if ours and lock.is_linked_at(path):
                     self._token, self._alive = token, lock
-                    weakref.finalize(self, _stop, lock, path, os.getpid())
+                    stop = weakref.finalize(self, _stop, lock, path, os.getpid())
+                    # Child processes of multiprocessing end without running the finalizers of weakref.
+                    multiprocessing.util.Finalize(self, stop, exitpriority=0)
                 else:
                     lock.close()
             self.sweep()

@@ -83,3 +83,23 @@ def load_without_streamshard(rank: int, options: dict[str, Any]) -> None:
     for _ in DataLoader(Endless(), batch_size=8, num_workers=options["num_workers"]):
         os.write(log, b"{}\n")
         dist.all_reduce(torch.ones(1))
+
+
+def leave_early(rank: int, options: dict[str, Any]) -> None:
+    """Take some batches of each loader of ``ways``, keep their iterators, and let the process end."""
+    from streamshard import StreamingDataset
+
+    for way in options["ways"]:
+        dataset = StreamingDataset(**options["dataset"])
+        loader = make_loader(dataset=dataset, **way)
+        iterator = iter(loader)
+        for _ in range(options["steps"]):
+            numbers_of(next(iterator))
+        _kept.append((dataset, loader, iterator))
+    iterator = iter(StreamingDataset(**options["dataset"]))
+    next(iterator)
+    _kept.append((iterator,))
+    print("leaving")
+
+
+_kept: list[tuple[Any, ...]] = []
