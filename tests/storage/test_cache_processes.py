@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from streamshard.storage import NodeCache, RetryPolicy
-from tests.support.cache_client import SlowStore, blob_of, body_of, fill, finish, ours_in, start
+from tests.support.cache_client import Client, SlowStore, blob_of, body_of, fill, ours_in
 
 NBYTES = 20_000
 
@@ -76,8 +76,8 @@ class Watch:
 
 def test_b069_b092_eight_processes_on_an_empty_cache_download_each_file_once(tmp_path: Path) -> None:
     node = Node(tmp_path, 5)
-    clients = [start(node.order(node.names, seconds=0.1)) for _ in range(8)]
-    assert all(finish(client) == node.names for client in clients)
+    clients = [Client(node.order(node.names, seconds=0.1)) for _ in range(8)]
+    assert all(client.finish() == node.names for client in clients)
     assert sorted(node.downloads) == node.names
     assert node.cached() == node.names
     assert node.jobs() == []
@@ -91,10 +91,10 @@ def test_b084_b088_b089_four_processes_share_a_limit_of_three_files(tmp_path: Pa
             names = node.names * 4
             random.Random(seed).shuffle(names)
             clients.append(
-                (names, start(node.order(names, limit_bytes=3 * NBYTES, seconds=0.005, hold_s=0.005)))
+                (names, Client(node.order(names, limit_bytes=3 * NBYTES, seconds=0.005, hold_s=0.005)))
             )
         for names, client in clients:
-            assert finish(client) == names
+            assert client.finish() == names
     assert 3 * NBYTES <= watch.most <= (3 + 4) * NBYTES
     assert len(node.cached()) <= 3 + 4
     # Once they have gone, the limit holds without any allowance.
@@ -108,10 +108,10 @@ def test_b084_b088_b089_four_processes_share_a_limit_of_three_files(tmp_path: Pa
 
 def test_a_waiter_whose_peer_has_stopped_downloads_its_own_copy(tmp_path: Path) -> None:
     node = Node(tmp_path, 1)
-    stuck = start(node.order(node.names, seconds=60))
+    stuck = Client(node.order(node.names, seconds=60))
     try:
         _until(lambda: node.downloads == node.names)
-        stuck.send_signal(signal.SIGSTOP)
+        stuck.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         cache = NodeCache(
             node.directory,
@@ -125,27 +125,25 @@ def test_a_waiter_whose_peer_has_stopped_downloads_its_own_copy(tmp_path: Path) 
         assert len(node.downloads) == 2
     finally:
         stuck.kill()
-        stuck.communicate()
 
 
 def test_a_waiter_is_patient_with_a_peer_that_gets_on(tmp_path: Path) -> None:
     node = Node(tmp_path, 1)
-    slow = start(node.order(node.names, seconds=2.0))
+    slow = Client(node.order(node.names, seconds=2.0))
     _until(lambda: node.downloads == node.names)
     cache = NodeCache(
         node.directory, SlowStore(node.source, node.log), digest="digest", retry=RetryPolicy(timeout_s=0.7)
     )
     cache.ensure(blob_of(node.names[0], NBYTES))
-    assert finish(slow) == node.names
+    assert slow.finish() == node.names
     assert len(node.downloads) == 1
 
 
 def test_b140_a_killed_downloader_blocks_nobody_and_leaves_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, 1)
-    victim = start(node.order(node.names, seconds=60))
+    victim = Client(node.order(node.names, seconds=60))
     _until(lambda: node.downloads == node.names)
     victim.kill()
-    victim.communicate()
     assert len(node.jobs()) == 1
     begin = time.monotonic()
     cache = NodeCache(node.directory, SlowStore(node.source, node.log), digest="digest")
@@ -190,22 +188,20 @@ def test_b095_b098_processes_killed_at_random_moments_leave_right_data_and_nothi
         names = node.names * 2
         rng.shuffle(names)
         limit = {"limit_bytes": 4 * node.nbytes} if turn % 2 else {}
-        clients = [start(node.order(names, seconds=0.01, **limit)) for _ in range(2)]
+        clients = [Client(node.order(names, seconds=0.01, **limit)) for _ in range(2)]
         for client in clients:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "ready\n"
+            client.wait_until_ready()
         time.sleep(rng.random() * 0.4)
         for client in clients:
             client.kill()
-            client.communicate()
         for name in node.cached():
             assert (node.directory / name).read_bytes() == body_of(name, node.nbytes)
-    assert finish(start(node.order(node.names))) == node.names
+    assert Client(node.order(node.names)).finish() == node.names
     assert node.cached() == node.names
     assert node.jobs() == []
     assert sorted(os.listdir(node.directory / ".streamshard/alive")) == []
     # Every file that is there is known to be ours: with a limit all of them can go.
-    assert finish(start(node.order(node.names[:1], limit_bytes=node.nbytes))) == node.names[:1]
+    assert Client(node.order(node.names[:1], limit_bytes=node.nbytes)).finish() == node.names[:1]
     assert len(node.cached()) == 1
 
 
@@ -216,15 +212,13 @@ def test_survivors_of_random_kills_read_right_data_under_a_shared_limit(tmp_path
     for _ in range(8):
         names = node.names * 3
         rng.shuffle(names)
-        clients = [start(node.order(names, seconds=0.005, limit_bytes=3 * node.nbytes)) for _ in range(3)]
+        clients = [Client(node.order(names, seconds=0.005, limit_bytes=3 * node.nbytes)) for _ in range(3)]
         for client in clients:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "ready\n"
+            client.wait_until_ready()
         time.sleep(rng.random() * 0.3)
         clients[0].kill()
-        clients[0].communicate()
         for client in clients[1:]:
-            assert finish(client) == names
+            assert client.finish() == names
         assert node.jobs() == []
     assert ours_in(node.directory) <= (3 + 3) * node.nbytes
 

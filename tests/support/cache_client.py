@@ -12,6 +12,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,29 +102,57 @@ def main() -> None:
     print(json.dumps(read), flush=True)
 
 
-def start(order: dict[str, Any]) -> subprocess.Popen[str]:
-    """Start a client; its first line is ``ready``."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.cache_client", json.dumps(order)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+class Client:
+    """A running client process."""
 
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.cache_client", json.dumps(order)],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
 
-def finish(client: subprocess.Popen[str], timeout_s: float = 60.0) -> list[str]:
-    """Wait for a client and return the names that it read; RuntimeError with its traceback if it failed."""
-    try:
-        out, error = client.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        client.kill()
-        client.communicate()
-        raise
-    if client.returncode != 0:
-        raise RuntimeError(f"client ended with {client.returncode}:\n{error}")
-    names: list[str] = json.loads(out.splitlines()[-1])
-    return names
+    def wait_until_ready(self) -> None:
+        """Wait until it has its cache and is about to read the first file."""
+        if self._line() != "ready":
+            raise RuntimeError(f"the client did not start:\n{self._end()}")
+
+    def finish(self, timeout_s: float = 60.0) -> list[str]:
+        """Wait for its end and return the names that it read; RuntimeError with its traceback if it failed."""
+        timer = threading.Timer(timeout_s, self.process.kill)
+        timer.start()
+        try:
+            line = self._line()
+            if line == "ready":
+                line = self._line()
+        finally:
+            timer.cancel()
+            timer.join()
+        errors = self._end()
+        if self.process.returncode != 0 or not line:
+            raise RuntimeError(f"client ended with {self.process.returncode}:\n{errors}")
+        names: list[str] = json.loads(line)
+        return names
+
+    def kill(self) -> None:
+        """End it as SIGKILL does."""
+        self.process.kill()
+        self._end()
+
+    def _line(self) -> str:
+        # Not communicate(), which would miss what an earlier readline() has taken out of the pipe.
+        return self.process.stdout.readline().strip() if self.process.stdout is not None else ""
+
+    def _end(self) -> str:
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._errors.seek(0)
+        with self._errors:
+            return self._errors.read()
 
 
 def ours_in(directory: Path) -> int:
