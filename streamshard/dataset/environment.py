@@ -67,8 +67,9 @@ class Topology:
         if get_worker_info() is not None:
             if handed is not None:
                 return handed
-            if self._pickled is not None and self._pickled[0] == os.getpid():
-                return self._pickled[1]
+            for noted in (self._pickled, _at_fork):
+                if noted is not None and noted[0] == os.getpid():
+                    return noted[1]
         return detect_world()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,6 +79,22 @@ class Topology:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.given = state["given"]
         self._pickled = (os.getpid(), state["world"])
+
+
+# The topology of the parent at the moment when it forked this process. A plain DataLoader tells its forked workers
+# nothing, and what they find in their own environment later, after the user's worker_init_fn, is not the trainer's.
+_at_fork: tuple[int, World] | None = None
+
+
+def _note_world() -> None:
+    global _at_fork
+    try:
+        _at_fork = (os.getpid(), detect_world())
+    except TopologyError:
+        _at_fork = None  # said when somebody asks
+
+
+os.register_at_fork(after_in_child=_note_world)
 
 
 def _process_group() -> tuple[int, int] | None:

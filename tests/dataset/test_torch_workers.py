@@ -173,7 +173,7 @@ def test_a_dataset_is_pickled_after_it_was_partly_read(directory: Path, expected
     assert copy[5]["number"] == 5
 
 
-def test_a_world_given_by_hand_reaches_all_workers(directory: Path) -> None:
+def test_b141_a_world_given_by_hand_reaches_all_workers(directory: Path) -> None:
     parts = []
     for rank in range(3):
         dataset = StreamingDataset(local=directory, batch_size=4, world=World(rank, 3), remainder="exact")
@@ -182,20 +182,24 @@ def test_a_world_given_by_hand_reaches_all_workers(directory: Path) -> None:
     assert sorted(sum(parts, [])) == list(range(SAMPLES))
 
 
+@pytest.mark.parametrize("kind", ["plain", "streaming"])
 def test_environment_variables_of_a_launcher_are_read_in_the_trainers_process(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     parts = []
     for rank in range(2):
+        # Made before the launcher or the trainer says who it is: only iterating asks.
+        dataset = StreamingDataset(local=directory, batch_size=4, remainder="exact")
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        dataset = StreamingDataset(local=directory, batch_size=4, remainder="exact")
         # What a worker finds in its own environment must not matter.
         loader = make_loader(
-            "streaming", dataset, 4, method="fork", num_workers=2, worker_init_fn=claim_to_be_rank_nine
+            kind, dataset, 4, method="fork", num_workers=2, worker_init_fn=claim_to_be_rank_nine
         )
         parts.append(sum(epoch_of(loader), []))
+        monkeypatch.delenv("RANK")
+        monkeypatch.delenv("WORLD_SIZE")
     assert sorted(sum(parts, [])) == list(range(SAMPLES))
     assert not set(parts[0]) & set(parts[1])
 
