@@ -176,8 +176,15 @@ def test_an_iteration_that_failed_stands_in_nobodys_way(tmp_path: Path, how: dic
     assert [number for batch in loader for number in batch] == list(range(40))
 
 
-@pytest.mark.parametrize("make", [plain, streaming])
-@pytest.mark.parametrize("how", HOW[:2], ids=["here", "fresh"])
+@pytest.mark.parametrize(
+    ("make", "how"),
+    [
+        (plain, HOW[0]),
+        (streaming, HOW[0]),
+        (streaming, HOW[1]),
+        pytest.param(plain, HOW[1], marks=pytest.mark.slow),  # torch waits 5 s for a worker that has failed
+    ],
+)
 def test_an_iterator_made_before_set_epoch_raises(directory: Path, epochs: Any, make: Any, how: Any) -> None:
     dataset = dataset_of(directory)
     iterator = iter(make(dataset, **how))

@@ -141,7 +141,7 @@ def check_one_sequence(case: Case) -> None:
         assert read_part(world_of(directory, 3 if size >= 3 else 1, **how), state=state).steps == expected[1]
 
 
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 thorough = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CHECKS: list[Callable[[Case], None]] = [

@@ -204,7 +204,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_a_state_with_anything_anywhere_is_a_state_error_or_means_a_position(
     directory: Path, state: dict[str, Any], data: st.DataObject
