@@ -26,13 +26,15 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest]]] = {
 }
 
 
-def run(names: Sequence[str], setting: Setting) -> list[dict[str, Any]]:
-    """Run benchmarks by name and return their results."""
+def run(names: Sequence[str], setting: Setting, out: Path | None = None) -> list[dict[str, Any]]:
+    """Run benchmarks by name and return their results, which ``out`` holds as soon as they are there."""
     results = []
     for name in names:
         for contest in BENCHMARKS[name](setting):
             results.append({"benchmark": name, **hold(contest, setting)})
             print(render(results[-1]), flush=True)
+            if out is not None:
+                out.write_text(json.dumps(results, indent=1) + "\n")
     return results
 
 
@@ -58,9 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.data or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        results = run(names, Setting(found, options.runs, directory, options.samples))
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        run(names, Setting(found, options.runs, directory, options.samples), options.json)
 
 
 def _parser() -> argparse.ArgumentParser:
