@@ -40,7 +40,7 @@ def render(result: Mapping[str, Any]) -> str:
 def summarize(results: Iterable[Mapping[str, Any]]) -> str:
     """Give one Markdown table of all ratios of some results."""
     lines = [
-        "| work | ratio, median (least to most) | of | to | unit |",
+        "| work | times better, median (least to most) | first | other | unit |",
         "| --- | ---: | --- | --- | --- |",
     ]
     for result in results:
