@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from streamshard.convert.problems import HUGE_IMAGE, UNREADABLE_IMAGE, RecordProblem
+from streamshard.format.images import refuse_program
 
 HEAD_NBYTES = 32
 UNKNOWN = "unknown"
+# Formats that Pillow opens without decoding anything.
+_SIZE_IN_HEADER = frozenset(("jpeg", "png", "gif", "webp", "tiff", "bmp"))
 _FTYP_BRANDS = {
     **dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"), "heic"),
     **dict.fromkeys((b"avif", b"avis"), "avif"),
@@ -52,10 +56,10 @@ def sniff_format(head: bytes) -> str:
 def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     """Decode the first picture of an image file completely.
 
-    Run inside :func:`own_pixel_limit`, where Pillow's own limit is off and ours is the only one.
+    Run inside :func:`own_pixel_limit` with the same limit.
 
     Raises:
-        RecordProblem: not an image, cut, broken, or more pixels than allowed.
+        RecordProblem: not an image, cut, broken, more pixels than allowed, or a program (EPS).
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -63,11 +67,14 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     try:
         with Image.open(BytesIO(content)) as image:
             _check_pixels(image.size, max_pixels)
+            refuse_program(image)
             image.load()
             animated = bool(getattr(image, "is_animated", False))
             found = (image.format or sniffed).lower()
     except (RecordProblem, MemoryError):
         raise
+    except Image.DecompressionBombError as error:
+        raise _too_many_pixels(content, sniffed, max_pixels, str(error)) from None
     except UnidentifiedImageError:
         hint = _WHAT_TO_INSTALL.get(sniffed)
         what = f"content is {sniffed.upper()}, which cannot be decoded here: {hint}" if hint else (
@@ -88,20 +95,41 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
 def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width * height > max_pixels:
-        raise RecordProblem(
-            HUGE_IMAGE,
-            f"{width}x{height} pixels, more than the limit of {max_pixels}; if the file is right, raise it with"
-            f" --max-image-pixels {width * height}",
-        )
+        raise _huge(f"{width}x{height} pixels", width * height, max_pixels)
+
+
+def _too_many_pixels(content: bytes, sniffed: str, max_pixels: int, text: str) -> RecordProblem:
+    """What to say where Pillow refused an image, perhaps one inside another (an icon holds PNG files)."""
+    from PIL import Image
+
+    if sniffed in _SIZE_IN_HEADER:
+        open_class, _ = Image.OPEN[sniffed.upper()]
+        width, height = open_class(BytesIO(content), "").size
+        return _huge(f"{width}x{height} pixels", width * height, max_pixels)
+    found = re.search(r"\d+", text)
+    num_pixels = int(found.group()) if found else 2 * max_pixels
+    return _huge(f"{num_pixels} pixels", num_pixels, max_pixels)
+
+
+def _huge(shown: str, num_pixels: int, max_pixels: int) -> RecordProblem:
+    return RecordProblem(
+        HUGE_IMAGE,
+        f"{shown}, more than the limit of {max_pixels}; if the file is right, raise it with --max-image-pixels"
+        f" {num_pixels}",
+    )
 
 
 @contextmanager
-def own_pixel_limit() -> Iterator[None]:
-    """Switch Pillow's own size limit and warnings off, and restore them: the limit here is the converter's."""
+def own_pixel_limit(max_pixels: int) -> Iterator[None]:
+    """Give Pillow the converter's limit, without warnings, and its own back afterwards.
+
+    Pillow refuses from twice this number on, also where a decoder opens an image inside an image; what lies between
+    is for :func:`check_image`.
+    """
     from PIL import Image
 
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
+    Image.MAX_IMAGE_PIXELS = max_pixels
     try:
         with warnings.catch_warnings():
             # Pillow warns about odd metadata; the file is stored as it is, so there is nothing to do about it.

@@ -75,7 +75,7 @@ class _Job:
             # Another run may have finished between the first look and the lock.
             finished = self._finished_before()
             if finished is not None:
-                self._journal.remove()
+                self._remove_leftovers()
                 return finished
             with Workers(self._num_workers()) as workers:
                 plan = self._plan(workers)
@@ -129,20 +129,34 @@ class _Job:
         return self._summary_of(index.shards, index.extra, finished_before=True)
 
     def _clear_leftovers(self) -> None:
-        """Finish the removal of the work directory by a run that was killed in it."""
+        """Finish the cleaning of a run that was killed in it."""
         if self._journal.directory.is_dir():
             with self._journal.locked(self._destination.name):
-                self._journal.remove()
+                self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Delete what the finished dataset has replaced, then the work directory."""
+        text = self._destination.read(INDEX_BASENAME)
+        if text is not None:
+            index = parse_index(text, source=self._destination.name)
+            kept = {INDEX_BASENAME, *(shard.stored.basename for shard in index.shards)}
+            for name in self._journal.replaced():
+                if name not in kept:
+                    self._destination.delete(name)
+        self._journal.remove()
 
     def _refuse_strange_shards(self) -> None:
         if self._options.overwrite or (self._journal.directory / "job.json").exists():
             return
-        strange = [name for name in self._destination.names() if _SHARD_FILE.fullmatch(name)]
+        strange = self._shard_files()
         if strange:
             raise ConvertError(
                 f"{self._destination.name}: holds {len(strange)} shard files without {INDEX_BASENAME} (such as"
                 f" {strange[0]}), which this job has not written; {_WAYS_OUT}"
             )
+
+    def _shard_files(self) -> list[str]:
+        return [name for name in self._destination.names() if _SHARD_FILE.fullmatch(name)]
 
     def _plan(self, workers: Workers) -> Plan:
         options, journal = self._options, self._journal
@@ -158,6 +172,9 @@ class _Job:
         self._remove_old_index()
         if (journal.directory / "plan.json").exists():
             return Plan.load(journal.directory)
+        # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
+        # not recorded, since the run was killed in between.
+        journal.replace_later(self._shard_files())
         sources = self._stage_all()
         chunks = self._scan(sources, workers)
         return make_plan(journal.directory, sources, chunks, options)
@@ -170,7 +187,7 @@ class _Job:
             old: Sequence[ShardInfo] = parse_index(text, source=self._destination.name).shards
         except FormatError as error:
             self._progress.note(
-                f"the old {INDEX_BASENAME} is not sound ({error}); its shard files are not deleted"
+                f"the old {INDEX_BASENAME} is not sound ({error}); of its files, those named like shards are deleted"
             )
             old = ()
         # Shards in folders belong to datasets of their own, which a merged index only points at.
@@ -281,11 +298,7 @@ class _Job:
         built = self._journal.directory / "built"
         publish_file(built, INDEX_BASENAME, [index_text(infos, plan.extra)])
         self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
-        stored = {info.stored.basename for info in infos}
-        for name in self._journal.replaced():
-            if name not in stored:
-                self._destination.delete(name)
-        self._journal.remove()
+        self._remove_leftovers()
 
     def _summary(self, plan: Plan, infos: Sequence[ShardInfo], resumed: int) -> Summary:
         return self._summary_of(infos, plan.extra, plan=plan, resumed=resumed)

@@ -85,7 +85,7 @@ class _Pending:
 
 def scan_chunk(task: ScanTask, advance: Advance) -> int:
     """Scan one chunk and save its tally; gives the number of problems."""
-    with own_pixel_limit():
+    with own_pixel_limit(task.max_image_pixels):
         tally = _Scan(task, advance).run()
     tally.save(Path(task.target))
     return tally.problems.total

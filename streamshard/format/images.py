@@ -32,6 +32,8 @@ _MAGIC = (
     (0, b"GIF89a", "GIF"),
     (8, b"WEBP", "WEBP"),
 )
+# Pillow hands EPS, a program in PostScript, to Ghostscript; IPTC holds a file of any format, EPS too.
+_PROGRAMS = frozenset(("EPS", "IPTC"))
 _PIL_HEAD = struct.Struct("<III")
 _PIL_BITS = {
     "1": 1,
@@ -60,18 +62,30 @@ def sniff_format(content: bytes) -> str | None:
             found: str | None = image.format
     except Exception:  # noqa: BLE001 Pillow's plugins raise anything on bytes that are not theirs: no image
         return None
-    return found
+    return None if found in _PROGRAMS else found
+
+
+def refuse_program(image: Image.Image) -> None:
+    """Refuse an opened image whose decoding would run another program on its content.
+
+    Raises:
+        FormatError: EPS, or what may hold EPS.
+    """
+    if image.format in _PROGRAMS:
+        raise FormatError(f"{image.format} is not decoded, since that would run Ghostscript")
 
 
 def open_image(content: bytes | memoryview) -> Image.Image:
     """Decode a whole image file.
 
     Raises:
-        FormatError: not an image, truncated, or so large that Pillow refuses it.
+        FormatError: not an image, truncated, so large that Pillow refuses it, or of a format whose decoding runs
+            other programs (EPS).
     """
     image_module = _pillow()
     try:
         image: Image.Image = image_module.open(io.BytesIO(content))
+        refuse_program(image)
         image.load()
     except Exception as error:  # Pillow's decoders raise many classes on broken files
         raise FormatError(

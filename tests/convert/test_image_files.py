@@ -15,7 +15,7 @@ from PIL import Image, features
 
 from streamshard import LocalDataset
 from streamshard.convert.images import sniff_format
-from streamshard.errors import ConvertError
+from streamshard.errors import ConvertError, FormatError
 from tests.support.jsonl_inputs import converted, noise, picture, run, write_lines
 
 
@@ -213,3 +213,30 @@ def test_an_image_that_changes_between_check_and_write_is_named(
 )  # fmt: skip
 def test_formats_are_told_by_their_first_bytes(head: bytes, format: str) -> None:
     assert sniff_format(head[:32]) == format
+
+
+def test_a_huge_image_inside_an_icon_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    # Pillow decodes the PNG inside an icon when it opens the icon.
+    inner = picture(size=(3000, 2000))
+    directory = struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(inner), 22)
+    source = _source(tmp_path, "a.ico", directory + inner)
+    with pytest.raises(ConvertError, match="6000000 pixels, more than the limit of 1000000"):
+        run(source, tmp_path / "A", max_image_pixels=1_000_000)
+
+
+def test_an_image_that_is_a_program_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import EpsImagePlugin
+
+    def run_ghostscript(*_: object) -> None:
+        raise AssertionError("Ghostscript was called")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", run_ghostscript)
+    content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n%%EOF\n"
+    source = _source(tmp_path, "a.jpg", content)
+    with pytest.raises(ConvertError, match="EPS is not decoded, since that would run Ghostscript"):
+        run(source, tmp_path / "A")
+    run(source, tmp_path / "B", check=False)
+    with pytest.raises(FormatError, match="would run Ghostscript"):
+        LocalDataset(str(tmp_path / "B"))[0]

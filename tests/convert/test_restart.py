@@ -308,6 +308,36 @@ def test_an_interrupted_overwrite_still_deletes_the_orphans(
     assert set(files_of(out)) == {"index.json", "shard.00000.mds", "shard.00001.mds"}
 
 
+def test_a_kill_between_index_and_orphans_leaves_a_dataset_that_the_rerun_tidies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
+    out = tmp_path / "A"
+    run(source, out, samples_per_shard=10, compression="zstd")
+    with monkeypatch.context() as patched:
+        patched.setattr(job._Job, "_remove_leftovers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out, samples_per_shard=500, overwrite=True)
+    assert (out / "index.json").exists()
+    assert len(list(out.glob("*.zstd"))) == 100
+    assert run(source, out, samples_per_shard=500).finished_before
+    assert set(files_of(out)) == {"index.json", "shard.00000.mds", "shard.00001.mds"}
+
+
+def test_a_shard_that_was_published_and_not_recorded_is_no_orphan_of_another_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
+    out = tmp_path / "A"
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out, samples_per_shard=100, compression="zstd")
+    assert (out / "shard.00000.mds.zstd").exists()
+    run(source, out, samples_per_shard=500)
+    assert set(files_of(out)) == {"index.json", "shard.00000.mds", "shard.00001.mds"}
+
+
 def test_shards_of_unknown_origin_are_not_written_over(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": 1}])
     out = tmp_path / "A"
@@ -318,6 +348,7 @@ def test_shards_of_unknown_origin_are_not_written_over(tmp_path: Path) -> None:
     assert set(files_of(out)) == {"shard.00007.mds"}
     run(source, out, overwrite=True)
     assert len(LocalDataset(str(out))) == 1
+    assert set(files_of(out)) == {"index.json", "shard.00000.mds"}
 
 
 def test_an_index_that_is_no_index_is_refused(tmp_path: Path) -> None:
