@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamshard._sizes import parse_count
 from streamshard.dataset.stream import Stream
+from streamshard.order.lanes import default_lanes, default_window
 from streamshard.order.walk import Walk
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ def columns_of(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     return None if columns is None else tuple(columns)
 
 
-def only(name: str, value: str, known: str) -> None:
-    """Refuse every value of an argument but the one that this version has."""
-    if value != known:
-        raise ValueError(f"{name}={value!r}: this version has {known!r}")
+def only(name: str, value: str, *known: str) -> None:
+    """Refuse every value of an argument but those that this version has."""
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: this version has {' and '.join(map(repr, known))}")
 
 
 def whole(name: str, value: Any, most: int | None = None) -> int:
@@ -99,60 +98,42 @@ def streams_of(
     for stream in found:
         if not isinstance(stream, Stream):
             raise TypeError(f"StreamingDataset: streams= holds {stream!r}, expected streamshard.Stream")
-    if len(found) > 1:
-        raise ValueError(
-            f"StreamingDataset: {len(found)} streams; this version reads one. Join directories that need no "
-            "weights with `streamshard merge`"
-        )
     return found
 
 
-def walk_of(
-    stream: OpenStream,
-    number: int,
+def walks_of(
+    streams: Sequence[OpenStream],
+    samples: Sequence[int],
     *,
     shuffle: str | None,
     seed: int,
     lanes: int | None,
     block_size: int | None,
-) -> Walk:
-    """Make the walk over one opened stream; raises as ``Walk`` does, naming the stream."""
-    try:
-        return Walk(
-            stream.index.samples_per_shard,
-            seed=seed,
-            stream=number,
-            shuffle=shuffle,
-            lanes=lanes,
-            block_size=block_size,
-        )
-    except ValueError as error:
-        raise type(error)(f"{stream.stream}: {error}") from error
-
-
-def epoch_samples(streams: Sequence[OpenStream], epoch_size: int | None) -> list[int]:
-    """Return the samples that each stream gives to an epoch.
+) -> list[Walk]:
+    """Make the walk over each opened stream, of which an epoch takes ``samples``.
 
     Raises:
-        ValueError: a stream would give none, or ``epoch_size`` stands beside ``repeat`` or ``choose``.
+        ValueError, TopologyError: an argument that ``Walk`` refuses, with the stream's name.
     """
-    chosen = []
-    for opened in streams:
-        stream, available = opened.stream, opened.index.num_samples
-        if stream.choose is not None:
-            samples = parse_count(stream.choose, name="choose")
-        elif stream.repeat is not None:
-            # 0.29 of 100 samples is 29, though 0.29 * 100 is not quite.
-            samples = int(Fraction(str(stream.repeat)) * available)
-        else:
-            samples = available if epoch_size is None else epoch_size
-        if epoch_size is not None and (stream.choose is not None or stream.repeat is not None):
-            raise ValueError(
-                f"{stream}: repeat and choose set the epoch's size, so epoch_size={epoch_size} cannot"
+    walks = []
+    for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
+        sizes = opened.index.samples_per_shard
+        window = None
+        if len(streams) > 1 and block_size is None:
+            # All streams together have as many shards live as one stream would have.
+            window = default_window(lanes or default_lanes(int(np.count_nonzero(sizes))), taken, sum(samples))
+        try:
+            walks.append(
+                Walk(
+                    sizes,
+                    seed=seed,
+                    stream=number,
+                    shuffle=shuffle,
+                    lanes=lanes,
+                    window=window,
+                    block_size=block_size,
+                )
             )
-        if samples < 1:
-            raise ValueError(
-                f"{stream}: would give {samples} of its {available} samples to an epoch; at least 1 is needed"
-            )
-        chosen.append(samples)
-    return chosen
+        except ValueError as error:
+            raise type(error)(f"{opened.stream}: {error}") from error
+    return walks

@@ -159,6 +159,7 @@ class Source:
 
     def __init__(self, streams: Sequence[OpenStream], decoding: Decoding) -> None:
         self.streams = tuple(streams)
+        _refuse_shared_caches(self.streams)
         sizes = [stream.index.samples_per_shard for stream in self.streams]
         self.begins = np.concatenate(([0], np.cumsum(np.concatenate(sizes), dtype=np.int64)))
         self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
@@ -217,6 +218,20 @@ class Source:
     def decoder(self, schema: Schema) -> SampleDecoder:
         """The decoder of one of the source's schemas."""
         return self._decoders[schema]
+
+
+def _refuse_shared_caches(streams: Sequence[OpenStream]) -> None:
+    """Refuse two places behind one cache directory: their files have the same names."""
+    seen: dict[tuple[str, str | None], OpenStream] = {}
+    for stream in streams:
+        if stream.in_place is not None:
+            continue
+        other = seen.setdefault((os.path.realpath(stream.cache.directory), stream.split), stream)
+        if other.store.url != stream.store.url:
+            raise ValueError(
+                f"local={os.fspath(stream.cache.directory)!r} is the cache of both {other.url} and {stream.url}: "
+                "give each stream a directory of its own"
+            )
 
 
 def _first(own: Any, default: Any) -> Any:

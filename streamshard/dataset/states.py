@@ -53,7 +53,7 @@ class States:
             self._order,
             epoch,
             position,
-            settings={"batching_method": "random"},
+            settings={"batching_method": self._order.batching},
             names=self._names,
             fingerprints=self._fingerprints,
         )

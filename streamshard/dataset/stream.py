@@ -56,8 +56,10 @@ class Stream:
         for key, value in given.items():
             if isinstance(value, str) and key == "choose":
                 continue  # a count such as "1.5M", parsed where it is used
-            if isinstance(value, (str, bool)) or not 0 < value < math.inf:
-                raise ValueError(f"{self}: {key}={value!r} must be above 0, and finite")
+            least = 0 if key == "proportion" else 1 if key == "choose" else math.ulp(0)
+            if isinstance(value, (str, bool)) or not least <= value < math.inf:
+                bound = "at least 0" if key == "proportion" else "above 0"
+                raise ValueError(f"{self}: {key}={value!r} must be {bound}, and finite")
 
     def __str__(self) -> str:
         return (

@@ -23,21 +23,21 @@ from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
     columns_of,
-    epoch_samples,
     only,
     positive,
     refuse_unknown,
     streams_of,
-    walk_of,
+    walks_of,
     whole,
 )
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.states import MAX_EPOCH, States
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
+from streamshard.dataset.weights import samples_per_epoch
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import Order
+from streamshard.order.epoch import BATCHINGS, Order
 from streamshard.order.world import World
 from streamshard.read.selection import parse_selection
 
@@ -65,7 +65,8 @@ class StreamingDataset(IterableDataset[Any]):
         global_batch_size: in place of ``batch_size``, any number >= the data-parallel ranks.
         shuffle, shuffle_algo, shuffle_seed, shuffle_block_size: whether, how (``sliding``, ``block``, ``shard``,
             ``full``, or a name of mosaicml-streaming), with which seed, over how many samples at once.
-        batching_method: ``"random"``.
+        batching_method: which stream comes when, all in exact shares: ``"random"``, or ``"stratified"``: in every
+            run of samples.
         allow_unsafe_types: decode ``pkl`` columns, which can run code.
         replication: that many consecutive ranks get the same samples.
         world: the topology, where it shall not be detected.
@@ -122,7 +123,7 @@ class StreamingDataset(IterableDataset[Any]):
     ) -> None:
         refuse_unknown(without_meaning)
         only("sampling_method", sampling_method, "balanced")
-        only("batching_method", batching_method, "random")
+        only("batching_method", batching_method, *BATCHINGS)
         only("on_error", on_error, "raise")
         if transform is not None and batch_transform is not None:
             raise ValueError(
@@ -160,19 +161,17 @@ class StreamingDataset(IterableDataset[Any]):
         opened = [OpenStream(stream, fetching) for stream in self.streams]
         self._source = Source(opened, decoding)
         self._decode_images = decode_images
-        walks = [
-            walk_of(
-                stream,
-                number,
-                shuffle=shuffle_algo if shuffle else None,
-                seed=shuffle_seed,
-                lanes=num_canonical_nodes,
-                block_size=shuffle_block_size,
-            )
-            for number, stream in enumerate(opened)
-        ]
         size = None if epoch_size is None else parse_count(epoch_size, name="epoch_size")
-        self._order = Order(walks, epoch_samples(opened, size))
+        samples = samples_per_epoch(self.streams, [stream.index.num_samples for stream in opened], size)
+        walks = walks_of(
+            opened,
+            samples,
+            shuffle=shuffle_algo if shuffle else None,
+            seed=shuffle_seed,
+            lanes=num_canonical_nodes,
+            block_size=shuffle_block_size,
+        )
+        self._order = Order(walks, samples, batching=batching_method)
         self._states = States(
             self._order,
             [stream.name for stream in self.streams],
