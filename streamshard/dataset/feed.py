@@ -6,6 +6,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from streamshard.dataset.source import Source
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order, RankBatches
+from streamshard.storage.cache import Blob, NodeCache
 from streamshard.storage.prefetch import Prefetcher
 
 # Batches are decoded together up to this size: enough to spread the cost of visiting many shards, little enough
@@ -171,6 +173,19 @@ class Feed:
         return ahead.nbytes >= ahead.most_nbytes or len(waiting) >= _AHEAD_CHUNKS
 
 
+class _Caches:
+    """Fetches each file through the cache of its own stream; streams may have files of one name."""
+
+    def __init__(self) -> None:
+        self._cache_of: dict[int, tuple[Blob, NodeCache]] = {}  # holds the blobs, so that no id is used again
+
+    def add(self, blob: Blob, cache: NodeCache) -> None:
+        self._cache_of[id(blob)] = (blob, cache)
+
+    def ensure(self, blob: Blob) -> Path:
+        return self._cache_of.pop(id(blob))[1].ensure(blob)
+
+
 class _Ahead:
     """The shards that the chunks in sight need, fetched by threads in the order of need.
 
@@ -185,6 +200,7 @@ class _Ahead:
         self._local: set[int] = set()
         self.nbytes = 0
         self.fetches = any(stream.fetches for stream in source.streams)
+        self._caches = _Caches()
         self._prefetcher: Prefetcher | None = None
         limits = [
             stream.cache.limit_bytes for stream in source.streams if stream.cache.limit_bytes is not None
@@ -208,8 +224,9 @@ class _Ahead:
                 continue
             if self._prefetcher is None:
                 self._prefetcher = Prefetcher(
-                    stream.cache.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
+                    self._caches.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
                 )
+            self._caches.add(blob, stream.cache)
             self._wanted[shard] = blob.nbytes
             self.nbytes += blob.nbytes
             self._prefetcher.want(shard, blob)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.errors import FormatError
 from streamshard.read.shard_reader import ShardReader
 
 if TYPE_CHECKING:
@@ -145,12 +146,23 @@ def _in_order_of_columns(
     inverse = _inverse(order)
     merged: dict[str, Any] = {}
     for name in parts[0]:
+        if not all(name in part for part in parts):
+            raise FormatError(
+                f"column {name!r} is not in all shards of a batch: name those that are with columns="
+            )
         values = [part[name] for part in parts]
-        if all(isinstance(value, np.ndarray) for value in values):
+        if (
+            all(isinstance(value, np.ndarray) for value in values)
+            and len({_kind(value) for value in values}) == 1
+        ):
             merged[name] = np.concatenate(values)[inverse]
         else:
             merged[name] = _permuted([item for value in values for item in value], inverse)
     return merged
+
+
+def _kind(values: NDArray[Any]) -> tuple[Any, ...]:
+    return values.dtype, values.shape[1:]
 
 
 def _permuted(items: list[Any], places: NDArray[np.int64]) -> list[Any]:

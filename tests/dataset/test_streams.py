@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamshard import Stream, StreamingDataLoader, StreamingDataset, World
+from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
 from streamshard.dataset.weights import samples_per_epoch
-from streamshard.errors import StateError
+from streamshard.errors import FormatError, StateError
 from tests.support.pretended_ranks import numbers, write_numbers
 
 
@@ -172,6 +172,30 @@ def test_one_cache_directory_for_two_places_is_refused(places, tmp_path):
         dataset_of(streams)
     twice = [Stream(remote=places[0].as_uri(), local=tmp_path / "cache")] * 2
     assert collections.Counter(epoch_of(dataset_of(twice))) == dict.fromkeys(range(100), 2)
+
+
+@pytest.mark.parametrize("hashed", [None, False])
+def test_each_stream_is_fetched_from_its_own_place(places, tmp_path, hashed):
+    """Their files have the same names, and without hashes nothing else tells them apart."""
+    streams = [
+        Stream(remote=place.as_uri(), local=tmp_path / f"cache{number}", validate_hash=hashed)
+        for number, place in enumerate(places)
+    ]
+    seen = epoch_of(dataset_of(streams), workers=2)
+    assert sorted(seen) == [*range(100), *range(1000, 1100), *range(2000, 2040)]
+
+
+def test_columns_of_streams_with_other_columns_are_named(places, tmp_path):
+    with MDSWriter(out=tmp_path / "other", columns={"number": "int", "text": "str"}) as writer:
+        for number in range(100):
+            writer.write({"number": 3000 + number, "text": "x"})
+    streams = [Stream(local=tmp_path / "other"), Stream(local=places[0])]
+    dataset = dataset_of(streams, batch_transform=dict)
+    with pytest.raises(FormatError, match="column 'text' is not in all shards"):
+        list(StreamingDataLoader(dataset))
+    dataset = dataset_of(streams, batch_transform=dict, columns=["number"])
+    seen = [number for batch in StreamingDataLoader(dataset) for number in batch["number"].tolist()]
+    assert sorted(seen) == [*range(100), *range(3000, 3100)]
 
 
 @settings(max_examples=200, deadline=None)
