@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.loading import text_dataset
-from tests.support.ranks import Job, lines_of
+from tests.support.leftovers import left_in, left_in_shared_memory
+from tests.support.loading import joined, text_dataset
+from tests.support.ranks import Job, lines_of, processes_of_group
 
 SAMPLES = 203
 
@@ -34,13 +37,15 @@ def check_ways(directory: Path, log: Path, ways: list[dict[str, Any]], method: s
     ranks = [lines_of(Path(f"{log}.{rank}")) for rank in range(3)]
     for number, expected in enumerate(ways):
         parts = [ranks[rank][number]["numbers"] for rank in range(3)]
-        assert sorted(sum(parts, [])) == list(range(SAMPLES)), expected
+        assert sorted(joined(parts)) == list(range(SAMPLES)), expected
         assert all(len(part) in (67, 68) for part in parts)
         # However they are read, each rank gets the same.
         assert parts == [ranks[rank][0]["numbers"] for rank in range(3)]
 
 
-def test_three_spawned_ranks_know_their_place_from_the_process_group_alone(directory: Path, tmp_path: Path) -> None:
+def test_three_spawned_ranks_know_their_place_from_the_process_group_alone(
+    directory: Path, tmp_path: Path
+) -> None:
     ways = [
         *(way(kind, 0) for kind in ("streaming", "plain")),
         *(way(kind, 2, "fork") for kind in ("streaming", "plain")),
@@ -78,7 +83,7 @@ def run_chain(
 
 def numbers_without_padding(legs: list[list[dict[str, Any]]]) -> list[int]:
     found = []
-    for line in sum(legs, []):
+    for line in joined(legs):
         found += line["numbers"][: len(line["numbers"]) - line["padding"]]
     return found
 
@@ -102,22 +107,33 @@ def test_b130_a_run_goes_on_over_4_2_and_8_ranks_the_same_way_each_time(tmp_path
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("workers", [2])
-def test_b110_two_ranks_that_meet_after_each_step_train_three_epochs(
-    directory: Path, tmp_path: Path, workers: int
+def test_b110_b098_two_ranks_that_meet_after_each_step_train_three_epochs_and_leave_nothing_but_the_cache(
+    directory: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
+    places = {name: tmp_path / name for name in ("tmp", "home", "cache")}
+    for place in places.values():
+        place.mkdir()
     options = {
-        "dataset": {"local": str(directory), "shuffle": True},
-        "loader": {"kind": "streaming", "batch_size": 8, "num_workers": workers, "persistent_workers": True},
-        "log": str(log),
+        "dataset": {"remote": directory.as_uri(), "local": str(places["cache"]), "shuffle": True},
+        "loader": {"kind": "streaming", "batch_size": 8, "num_workers": 2, "persistent_workers": True},
+        "log": str(tmp_path / "log"),
         "epochs": 3,
         "collective": True,
     }
-    with Job("train", 2, options) as job:
+    environment = {"TMPDIR": str(places["tmp"]), "HOME": str(places["home"])}
+    pids: set[int] = set()
+    with Job("train", 2, options, environment=environment) as job:
+        while job.process.poll() is None:
+            pids |= set(processes_of_group(job.process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                job.process.wait(0.1)
         job.wait()
-    lines = [lines_of(Path(f"{log}.{rank}")) for rank in range(2)]
+    lines = [lines_of(tmp_path / f"log.{rank}") for rank in range(2)]
     assert len(lines[0]) == len(lines[1])
     for epoch in range(3):
         of_epoch = [line for rank in lines for line in rank if line["epoch"] == epoch]
         assert sorted(numbers_without_padding([of_epoch])) == list(range(SAMPLES))
+    assert len(pids) >= 3
+    assert left_in(places["tmp"]) == left_in(places["home"]) == left_in_shared_memory(pids) == []
+    hidden = places["cache"] / ".streamshard"
+    assert left_in(hidden / "jobs") == left_in(hidden / "alive") == []

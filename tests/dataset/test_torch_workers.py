@@ -11,7 +11,7 @@ import pytest
 
 from streamshard import StreamingDataset, World
 from streamshard.errors import StateError
-from tests.support.loading import epoch_of, make_loader, numbers_of, text_dataset
+from tests.support.loading import epoch_of, joined, make_loader, numbers_of, text_dataset
 
 BATCH = 8
 SAMPLES = 203
@@ -33,18 +33,22 @@ def expected(directory: Path) -> list[list[list[int]]]:
     """Four epochs read by one process."""
     loader = make_loader("streaming", shuffled(directory), BATCH)
     epochs = [epoch_of(loader) for _ in range(4)]
-    assert all(sorted(sum(epoch, [])) == list(range(SAMPLES)) for epoch in epochs)
+    assert all(sorted(joined(epoch)) == list(range(SAMPLES)) for epoch in epochs)
     assert len({str(epoch) for epoch in epochs}) == 4
     return epochs
 
 
-def shuffled(directory: Path, kind: type[StreamingDataset] = StreamingDataset, **arguments: Any) -> StreamingDataset:
+def shuffled(
+    directory: Path, kind: type[StreamingDataset] = StreamingDataset, **arguments: Any
+) -> StreamingDataset:
     return kind(local=directory, shuffle=True, batch_size=BATCH, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["plain", "streaming", "stateful"])
 @pytest.mark.parametrize("persistent", [False, True], ids=["fresh", "persistent"])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_forked_workers_give_the_order_of_one_process(
     directory: Path, expected: Any, kind: str, persistent: bool, workers: int
 ) -> None:
@@ -63,8 +67,8 @@ def test_no_workers_give_the_same_order_in_every_loader(directory: Path, expecte
 @pytest.mark.parametrize(
     ("kind", "method", "persistent"),
     [
-        ("streaming", "spawn", True),
         ("plain", "spawn", True),
+        pytest.param("streaming", "spawn", True, marks=pytest.mark.slow),
         pytest.param("streaming", "spawn", False, marks=pytest.mark.slow),
         pytest.param("plain", "spawn", False, marks=pytest.mark.slow),
         pytest.param("streaming", "forkserver", False, marks=pytest.mark.slow),
@@ -137,7 +141,7 @@ def test_more_workers_than_batches_and_802_seventeen_workers_at_once(directory: 
     dataset = StreamingDataset(local=directory, batch_size=16)
     loader = make_loader(kind, dataset, 16, method="fork", num_workers=17)
     whole = list(range(SAMPLES))
-    assert [sum(epoch_of(loader), []) for _ in range(2)] == [whole, whole]
+    assert [joined(epoch_of(loader)) for _ in range(2)] == [whole, whole]
 
 
 class Labelled(StreamingDataset):
@@ -160,15 +164,17 @@ def test_an_overridden_getitem_is_called_in_workers(directory: Path, expected: A
 
 
 @pytest.mark.parametrize("overridden", [False, True])
-def test_a_dataset_is_pickled_after_it_was_partly_read(directory: Path, expected: Any, overridden: bool) -> None:
+def test_a_dataset_is_pickled_after_it_was_partly_read(
+    directory: Path, expected: Any, overridden: bool
+) -> None:
     dataset = shuffled(directory, Labelled if overridden else StreamingDataset)
-    first = sum(expected[0], [])
+    first = joined(expected[0])
     iterator = iter(dataset)
     assert [next(iterator)["number"] for _ in range(5)] == first[:5]
     assert dataset[3]["number"] == 3
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.epoch == 0
-    assert [sample["number"] for sample in copy] == sum(expected[1], [])
+    assert [sample["number"] for sample in copy] == joined(expected[1])
     assert [sample["number"] for sample in iterator] == first[5:]
     assert copy[5]["number"] == 5
 
@@ -178,8 +184,8 @@ def test_b141_a_world_given_by_hand_reaches_all_workers(directory: Path) -> None
     for rank in range(3):
         dataset = StreamingDataset(local=directory, batch_size=4, world=World(rank, 3), remainder="exact")
         loader = make_loader("plain", dataset, 4, method="fork", num_workers=2)
-        parts.append(sum(epoch_of(loader), []))
-    assert sorted(sum(parts, [])) == list(range(SAMPLES))
+        parts.append(joined(epoch_of(loader)))
+    assert sorted(joined(parts)) == list(range(SAMPLES))
 
 
 @pytest.mark.parametrize("kind", ["plain", "streaming"])
@@ -197,10 +203,10 @@ def test_environment_variables_of_a_launcher_are_read_in_the_trainers_process(
         loader = make_loader(
             kind, dataset, 4, method="fork", num_workers=2, worker_init_fn=claim_to_be_rank_nine
         )
-        parts.append(sum(epoch_of(loader), []))
+        parts.append(joined(epoch_of(loader)))
         monkeypatch.delenv("RANK")
         monkeypatch.delenv("WORLD_SIZE")
-    assert sorted(sum(parts, [])) == list(range(SAMPLES))
+    assert sorted(joined(parts)) == list(range(SAMPLES))
     assert not set(parts[0]) & set(parts[1])
 
 
@@ -211,7 +217,9 @@ def claim_to_be_rank_nine(worker: int) -> None:
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-@pytest.mark.parametrize("steps", [0, 1, 7, 25, 26])
+@pytest.mark.parametrize(
+    "steps", [7, 26, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (0, 1, 25))]
+)
 def test_torchdatas_loader_resumes_through_json(
     directory: Path, expected: Any, workers: int, persistent: bool, steps: int
 ) -> None:
@@ -231,7 +239,9 @@ def test_torchdatas_loader_resumes_through_json(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchdatas_loader_resumes_after_the_end_and_in_later_epochs(directory: Path, expected: Any, workers: int) -> None:
+def test_torchdatas_loader_resumes_after_the_end_and_in_later_epochs(
+    directory: Path, expected: Any, workers: int
+) -> None:
     arguments: dict[str, Any] = {"num_workers": workers, **({"method": "fork"} if workers else {})}
     loader = make_loader("stateful", shuffled(directory), BATCH, **arguments)
     assert epoch_of(loader) == expected[0]
@@ -252,7 +262,7 @@ def test_an_iterator_from_a_state_that_nobody_took_from_is_replaced(directory: P
     dataset = shuffled(directory)
     dataset.load_state_dict(dataset.state_dict(num_samples=16))
     first, second = iter(dataset), iter(dataset)
-    assert [sample["number"] for sample in second] == sum(expected[0][2:], [])
+    assert [sample["number"] for sample in second] == joined(expected[0][2:])
     with pytest.raises(StateError, match="make a new one"):
         next(first)
-    assert [sample["number"] for sample in dataset] == sum(expected[1], [])
+    assert [sample["number"] for sample in dataset] == joined(expected[1])
