@@ -77,7 +77,9 @@ def test_a_module_imports_only_from_its_own_room_and_the_floors_below(path):
         other = parts[1]
         if other in ("errors", "_sizes", own):
             continue
-        assert other in MAY_IMPORT.get(own, set()), f"{path}:{line}: {own or 'the top'} must not import {name}"
+        assert other in MAY_IMPORT.get(own, set()), (
+            f"{path}:{line}: {own or 'the top'} must not import {name}"
+        )
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -86,14 +88,18 @@ def test_third_party_packages_are_imported_only_in_their_places(path):
     for name, top, line in imports_of(path):
         package = name.split(".")[0]
         if package in ONLY_IN:
-            assert relative.startswith(ONLY_IN[package]), f"{path}:{line}: {package} belongs to {ONLY_IN[package]}"
+            assert relative.startswith(ONLY_IN[package]), (
+                f"{path}:{line}: {package} belongs to {ONLY_IN[package]}"
+            )
         if package in ONLY_INSIDE_FUNCTIONS:
             assert not top, f"{path}:{line}: import {package} inside the function that needs it"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_input_is_checked_by_errors_and_not_by_assert(path):
-    lines = [node.lineno for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Assert)]
+    lines = [
+        node.lineno for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Assert)
+    ]
     assert not lines, f"{path}:{lines}: an assert vanishes under -O; raise an error of streamshard.errors"
 
 
@@ -140,11 +146,24 @@ def test_a_name_loads_only_what_it_needs(code, absent):
 def test_converters_use_public_names_only():
     for path in (ROOT / "converters").rglob("*.py"):
         for name, _, line in imports_of(path):
-            assert not name.startswith("streamshard."), f"{path}:{line}: converters import from streamshard itself"
+            assert not name.startswith("streamshard."), (
+                f"{path}:{line}: converters import from streamshard itself"
+            )
 
 
 def test_the_top_level_holds_what_was_agreed_and_nothing_else():
-    allowed = {"pyproject.toml", "streamshard", "converters", "tests", "docs", "benchmarks", "README.md", "LICENSE"}
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    allowed = {
+        "pyproject.toml",
+        "streamshard",
+        "converters",
+        "tests",
+        "docs",
+        "benchmarks",
+        "README.md",
+        "LICENSE",
+    }
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
     names = {line.split("/")[0] for line in tracked.splitlines()}
     assert {name for name in names if not name.startswith(".")} <= allowed

@@ -34,7 +34,9 @@ def streamshard(*arguments: object) -> None:
     subprocess.run([sys.executable, "-m", "streamshard.cli.main", *words], check=True)
 
 
-def start(dataset: Path, run: Path, ranks: int, batch_size: int, attempt: int) -> list[subprocess.Popen[bytes]]:
+def start(
+    dataset: Path, run: Path, ranks: int, batch_size: int, attempt: int
+) -> list[subprocess.Popen[bytes]]:
     """Start one process for each rank, each the leader of a group that its DataLoader workers belong to."""
     print(f"\n$ train.py on {ranks} ranks, batch size {batch_size} each", flush=True)
     return [
@@ -105,7 +107,9 @@ def main(work: Path) -> None:
     dataset, run = work / "shards", work / "run"
     run.mkdir(parents=True)
 
-    streamshard("convert", SOURCE / "train.jsonl", "--image-root", SOURCE, "--out", dataset, "--size-limit", "128kb")
+    streamshard(
+        "convert", SOURCE / "train.jsonl", "--image-root", SOURCE, "--out", dataset, "--size-limit", "128kb"
+    )
     streamshard("info", dataset)
     streamshard("show", dataset, 0)
     streamshard("verify", dataset)
@@ -118,7 +122,9 @@ def main(work: Path) -> None:
     finish(start(dataset, run, ranks=3, batch_size=5, attempt=1))
     steps = steps_done(run)
 
-    expected = [json.loads(line)["id"] for line in (SOURCE / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    expected = [
+        json.loads(line)["id"] for line in (SOURCE / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     before, after = learned(run, 2, 0, kept), learned(run, 3, kept, steps)
     counts = before + after
     lost = [identity for identity in expected if not counts[identity]]

@@ -46,7 +46,9 @@ def save(path: Path, checkpoint: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", help="directory or URL of the shards")
     parser.add_argument("run", type=Path, help="directory of this job: checkpoints and logs")
     parser.add_argument("--batch-size", type=int, default=8, help="samples of one rank's batch")
@@ -55,7 +57,9 @@ def main() -> None:
 
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     meeting = arguments.run / f"meeting-{os.environ.get('ATTEMPT', '0')}"
-    dist.init_process_group("gloo", init_method=f"file://{meeting.resolve()}", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting.resolve()}", rank=rank, world_size=world_size
+    )
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, len(CATEGORIES)))
@@ -79,7 +83,9 @@ def main() -> None:
             # What is about to be learned; a step without a checkpoint after it never happened.
             log.write(json.dumps({"step": step, "ids": batch["id"][:own]}) + "\n")
             log.flush()
-            loss = nn.functional.cross_entropy(model(batch["pixels"])[:own], batch["label"][:own], reduction="sum")
+            loss = nn.functional.cross_entropy(
+                model(batch["pixels"])[:own], batch["label"][:own], reduction="sum"
+            )
             loss = loss / max(1, own)
             optimizer.zero_grad()
             loss.backward()

@@ -23,7 +23,9 @@ def main() -> None:
     from streaming import StreamingDataset
 
     remote, local, algorithm = sys.argv[1:]
-    dataset = StreamingDataset(remote=remote, local=local, shuffle=False, batch_size=8, validate_hash=algorithm)
+    dataset = StreamingDataset(
+        remote=remote, local=local, shuffle=False, batch_size=8, validate_hash=algorithm
+    )
     for sample in dataset:
         print(json.dumps({name: printable(value) for name, value in sample.items()}, sort_keys=True))
 
