@@ -8,6 +8,7 @@ import time
 from typing import Any, TextIO
 
 from streamshard._sizes import format_bytes
+from streamshard.cli._streams import patient
 from streamshard.cli._text import printable
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -109,8 +110,8 @@ def _shape(stream: TextIO) -> dict[str, Any]:
 
 
 def terminal_progress(stream: TextIO | None = None) -> BarProgress | LineProgress:
-    """The way of showing progress that fits a stream (standard error)."""
-    stream = sys.stderr if stream is None else stream
+    """The way of showing progress that fits a stream (standard error). Where it cannot be shown, work goes on."""
+    stream = patient(sys.stderr if stream is None else stream)
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
 
 

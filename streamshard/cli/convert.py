@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+from itertools import pairwise
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,6 +26,11 @@ class _ConvertCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
+        for place, (arg, following) in enumerate(pairwise(args)):
+            if arg == "--shuffle" and place < end and following.isdecimal() and not Path(following).exists():
+                raise click.UsageError(
+                    f"--shuffle {following}: a seed follows '=': --shuffle={following}", ctx
+                )
         return super().parse_args(
             ctx,
             ["--shuffle=0" if arg == "--shuffle" and place < end else arg for place, arg in enumerate(args)],
@@ -89,6 +96,10 @@ def command(
     from streamshard.convert.progress import SilentProgress
     from streamshard.errors import StreamshardError
 
+    if "none" in hashes and len(set(hashes)) > 1:
+        raise click.UsageError(
+            f"--hash none and --hash {next(name for name in hashes if name != 'none')}: choose one"
+        )
     try:
         options = ConvertOptions(
             sources=sources,
@@ -111,7 +122,10 @@ def command(
         raise click.exceptions.Exit(130) from None
     except (StreamshardError, OSError) as error:
         progress.end()
-        raise click.ClickException("\n".join(printable(line) for line in str(error).split("\n"))) from error
+        text = str(error)
+        if not isinstance(error, StreamshardError) and error.filename is None:
+            text = f"{options.out}: {error.strerror or text}; the same command goes on from here when that is mended"
+        raise click.ClickException("\n".join(printable(line) for line in text.split("\n"))) from error
     finally:
         signal.signal(signal.SIGTERM, before)
     if as_json:

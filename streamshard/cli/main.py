@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from streamshard import __version__
+from streamshard.cli._streams import open_closed_streams
 from streamshard.errors import StreamshardError
 
 # name -> (module with an object `command`, one line for --help): help needs no import of the module.
@@ -24,6 +25,10 @@ _COMMANDS = {
 
 class LazyGroup(click.Group):
     """A group that imports a subcommand when it is called for, and turns the package's errors into one message."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        open_closed_streams()
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

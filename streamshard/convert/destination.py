@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from streamshard.convert.places import local_path
-from streamshard.errors import BlobNotFoundError
+from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import Store
 
@@ -55,7 +55,13 @@ class LocalDestination:
         self._directory = directory
 
     def prepare(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConvertError(
+                f"out {self.name!r}: a directory cannot be made there, since {error.filename!r} is a file or lies below"
+                " one; choose another --out"
+            ) from error
 
     def names(self) -> list[str]:
         if not self._directory.is_dir():

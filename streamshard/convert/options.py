@@ -70,11 +70,21 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         from streamshard.format.compression import parse_compression
         from streamshard.format.hashing import check_hash_name
+        from streamshard.storage.opening import is_local
 
         if not self.sources:
             raise ValueError("sources=(): expected at least one JSONL file")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"on_error={self.on_error!r}: expected 'raise' or 'skip'")
+        if "none" in self.image_keys and len(set(self.image_keys)) > 1:
+            raise ValueError(f"image_keys={self.image_keys!r}: 'none' stands alone, or not at all")
+        if self.work_dir is not None and is_local(self.out):
+            raise ValueError(
+                f"work_dir={self.work_dir!r}: out {self.out!r} is a directory, which keeps its plan in itself until"
+                " it is finished; work_dir is for an out that is a URL"
+            )
+        if "" in self.image_keys:
+            raise ValueError("image_keys: expected the name of a key, found an empty string")
         if self.size_limit is not None and not 0 < self.size_limit < END_OF_OFFSETS:
             raise ValueError(
                 f"size_limit={self.size_limit}: expected more than 0 and less than {END_OF_OFFSETS} bytes (4 GiB, the"

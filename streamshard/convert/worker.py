@@ -47,13 +47,15 @@ class Reports:
 
 def main() -> None:
     """Serve tasks until the parent says stop or is gone."""
+    # First: if standard error is closed, this takes its number.
+    nothing = os.open(os.devnull, os.O_RDWR)
     replies = os.fdopen(os.dup(1), "wb")
     tasks = os.fdopen(os.dup(0), "rb")
     # Whatever a library prints must not get between the messages.
     os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.close(nothing)
+    if nothing > 2:
+        os.close(nothing)
     received: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(tasks, received), daemon=True).start()
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streamshard.storage.store import Store
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(?:://|::)")
+_MISSPELT = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|hf|https?|file|memory):/(?!/)", re.IGNORECASE)
 
 
 def open_store(
@@ -34,7 +35,7 @@ def open_store(
         retry: how often and how long to try; 6 attempts and 60 s by default.
 
     Raises:
-        StorageError: an empty URL, or ``~`` without a home directory.
+        StorageError: an empty URL, ``s3:/x`` and the like, or ``~`` without a home directory.
     """
     policy = retry or RetryPolicy()
     if is_local(url):
@@ -72,6 +73,11 @@ def local_directory(url: str | os.PathLike[str]) -> Path:
         )
     if "\0" in text:
         raise StorageError(f"{text!r}: a path cannot hold a NUL character")
+    if match is None and (misspelt := _MISSPELT.match(text)):
+        raise StorageError(
+            f"{text!r} looks like a URL with one slash too few; expected {misspelt.group(1)}://…, or, for a directory"
+            f" of that name, './{text}'"
+        )
     try:
         return Path(text).expanduser()
     except RuntimeError as error:

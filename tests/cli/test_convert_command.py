@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,11 @@ def test_shuffle_stands_alone_and_takes_a_seed_only_behind_an_equals_sign(
         (["--on-error", "ignore"], "ignore"),
         (["--workers", "0"], "0"),
         (["--shuffle=x"], "x"),
+        (["--shuffle", "42"], "--shuffle=42"),
+        (["--hash", "none", "--hash", "md5"], "--hash none and --hash md5"),
+        (["--image-key", "none", "--image-key", "image"], "'none' stands alone"),
+        (["--image-key", ""], "empty string"),
+        (["--work-dir", "W"], "work_dir is for an out that is a URL"),
     ],
 )
 def test_an_option_that_cannot_be_is_a_usage_error(
@@ -178,6 +184,22 @@ def test_a_place_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -
     assert done.exit_code == 1
     assert "file" in done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_an_output_below_a_file_is_named(source: Path, tmp_path: Path) -> None:
+    for out in (source, source / "A"):
+        done = _convert(source, "--out", out)
+        assert done.exit_code == 1
+        assert "a directory cannot be made there" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2> /dev/full", "2>&1 >&- | :"])
+def test_work_goes_on_when_nobody_hears_of_it(source: Path, tmp_path: Path, closed: str) -> None:
+    command = [*_RUN, "convert", source, "--out", tmp_path / "A", "--workers", 2, "--samples-per-shard", 10]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    text = f"{shlex.join(map(str, command))} {closed}"
+    subprocess.run(["bash", "-c", text], env=environment, check=True, timeout=60)
+    assert len(LocalDataset(str(tmp_path / "A"))) == 40
 
 
 def test_what_comes_from_the_data_cannot_act_on_the_terminal(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_paths_and_file_urls_are_directories_here(url: str, path: str) -> None:
     assert is_local(url)
 
 
+@pytest.mark.parametrize("url", ["s3:/bucket/x", "S3:/bucket", "https:/host/x", "file:/a"])
+def test_a_url_with_one_slash_too_few_is_no_directory(url: str) -> None:
+    with pytest.raises(StorageError, match="one slash too few"):
+        open_store(url)
+    assert open_store(f"./{url}").url == url
+
+
 def test_b034_the_home_directory_is_put_for_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     assert open_store("~/data").url == "/home/somebody/data"
