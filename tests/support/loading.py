@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,8 @@ def make_loader(
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     return StatefulDataLoader(dataset, batch_size, **arguments)
+
+
+def joined(parts: Iterable[list[Any]]) -> list[Any]:
+    """All parts one after another."""
+    return list(itertools.chain.from_iterable(parts))
