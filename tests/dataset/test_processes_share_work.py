@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from pathlib import Path
@@ -96,12 +97,19 @@ def private_nbytes(processes: list[psutil.Process]) -> int:
     return sum(process.memory_full_info().uss for process in processes)
 
 
+def collect_garbage(worker: int) -> None:
+    gc.collect()
+
+
 def check_growth(tmp_path: Path, num_samples: int, workers: int, arguments: dict[str, Any]) -> None:
     directory = number_dataset(tmp_path / "set", num_samples, 2000)
     dataset = StreamingDataset(shuffle=True, **{"local": directory, **arguments})
-    loader = StreamingDataLoader(dataset, 64, num_workers=workers, persistent_workers=True)
+    # A forked worker's first full collection copies what it inherited; it must not fall between two measurements.
+    loader = StreamingDataLoader(
+        dataset, 512, num_workers=workers, persistent_workers=True, worker_init_fn=collect_garbage
+    )
     sizes = []
-    for _ in range(4):
+    for _ in range(3):
         count = sum(len(batch["number"]) for batch in loader)
         assert count == num_samples
         me = psutil.Process()
