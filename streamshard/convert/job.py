@@ -21,7 +21,7 @@ from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress, SilentProgress
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shards import WriteTask
-from streamshard.convert.sources import Origin, Source, find_origin, stage
+from streamshard.convert.sources import Origin, Source, find_origins, stage
 from streamshard.convert.summary import Summary
 from streamshard.convert.tally import SavedChunk
 from streamshard.errors import ConvertError, FormatError
@@ -58,7 +58,7 @@ class _Job:
 
     def run(self) -> Summary:
         options = self._options
-        self._origins = [find_origin(source, options.storage_options) for source in options.sources]
+        self._origins = find_origins(options.sources, options.storage_options)
         if options.image_root is not None:
             open_place(
                 options.image_root,

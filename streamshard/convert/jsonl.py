@@ -20,6 +20,8 @@ from streamshard.convert.problems import (
 
 _LONGEST_LINE = (1 << 32) - 1
 _READ_BUFFER = 1 << 20
+# Python's parser gives up at a depth that depends on its caller's. This one is far below that, and always the same.
+_DEEPEST = 500
 _SMALLEST_CHUNK = 1 << 18
 _LARGEST_CHUNK = 1 << 23
 BOM = b"\xef\xbb\xbf"
@@ -93,7 +95,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
     """Parse one line into an object.
 
     Raises:
-        RecordProblem: not UTF-8, not JSON, not an object, or a key that an object has twice.
+        RecordProblem: not UTF-8, not JSON, not an object, more than 500 levels deep, or a key that an object has twice.
     """
     if len(line) > _LONGEST_LINE:
         raise RecordProblem(TOO_LARGE, f"a line of {len(line)} bytes; a shard ends at 4 GiB")
@@ -112,7 +114,7 @@ def parse_record(line: bytes) -> dict[str, Any]:
             DUPLICATE_KEY, f"key {shorten(str(error), 80)} stands twice in one object; keep one of them"
         ) from None
     except RecursionError:
-        raise RecordProblem(BROKEN_JSON, "JSON nested too deeply to be parsed") from None
+        raise RecordProblem(BROKEN_JSON, f"JSON nested more than {_DEEPEST} levels deep") from None
     except ValueError as error:  # an integer of more digits than Python parses
         raise RecordProblem(BROKEN_JSON, f"a value that cannot be parsed: {error}") from None
     if type(record) is not dict:
@@ -121,7 +123,23 @@ def parse_record(line: bytes) -> dict[str, Any]:
             f"found {_JSON_NAMES.get(type(record), 'a value')} ({shorten(text.strip(), 60)}),"
             " expected one JSON object {…} a line",
         )
+    if line.count(b"[") + line.count(b"{") > _DEEPEST:
+        _check_depth(record)
     return record
+
+
+def _check_depth(record: dict[str, Any]) -> None:
+    level: list[Any] = [record]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if type(holder) is dict else holder)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return
+    raise RecordProblem(BROKEN_JSON, f"JSON nested more than {_DEEPEST} levels deep")
 
 
 def broken_json_text(error: json.JSONDecodeError) -> str:

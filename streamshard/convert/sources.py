@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import bz2
 import json
+import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -20,6 +22,7 @@ from streamshard.convert.jsonl import BOM
 from streamshard.convert.places import local_path
 from streamshard.errors import ConvertError, MissingDependencyError
 from streamshard.storage.opening import is_local, open_store
+from streamshard.storage.redact import public_url
 
 _BLOCK = 1 << 20
 # A zstandard decompressor returns all that its input unpacks to at once; small inputs bound that.
@@ -78,8 +81,37 @@ def find_origin(source: str, storage_options: Mapping[str, Any] | None) -> Origi
             raise ConvertError(f"source {source!r}: not a regular file; name the JSONL files themselves")
         return Origin(path.name, str(path), str(path.parent), found.st_size, found.st_mtime_ns)
     folder, _, name = source.rpartition("/")
+    shown = public_url(source)
+    if not name or folder.endswith(":/"):
+        raise ConvertError(f"source {shown!r}: names no file; name the JSONL files themselves")
     nbytes = open_store(folder, storage_options=storage_options).size(name)
-    return Origin(name, source, folder, nbytes, None)
+    return Origin(shown.rpartition("/")[2], source, folder, nbytes, None)
+
+
+def find_origins(sources: Sequence[str], storage_options: Mapping[str, Any] | None) -> list[Origin]:
+    """Look all sources up; where two have one file name, their names are as much of their paths as tells them apart.
+
+    Raises:
+        ConvertError, StorageError: as :func:`find_origin`.
+    """
+    origins = [find_origin(source, storage_options) for source in sources]
+    names = _short_names({public_url(origin.location) for origin in origins})
+    return [replace(origin, name=names[public_url(origin.location)]) for origin in origins]
+
+
+def _short_names(places: Iterable[str]) -> dict[str, str]:
+    """For each path or URL, the least number of its last parts that no other one ends with."""
+    names: dict[str, str] = {}
+    left = list(places)
+    num_parts = 0
+    while left:
+        num_parts += 1
+        tails = {place: "/".join(place.split("/")[-num_parts:]) for place in left}
+        shared = Counter(tails.values())
+        # A path that is the end of another one cannot get longer.
+        names.update((place, tail) for place, tail in tails.items() if shared[tail] == 1 or tail == place)
+        left = [place for place in left if place not in names]
+    return names
 
 
 def stage(
@@ -120,16 +152,23 @@ def stage(
         part = directory / f"{number:05d}.part"
         _array_to_lines(path, part, origin.name, advance)
         elements_mark.touch()
-        part.replace(staged)
+        _keep(part, staged)
         if fetched is not None:
             fetched.unlink()
     elif fetched is not None:
-        fetched.replace(staged)
+        _keep(fetched, staged)
     else:
         return Source(origin.name, str(path), origin.nbytes, origin.image_folder)
     return Source(
         origin.name, str(staged), staged.stat().st_size, origin.image_folder, elements_mark.exists()
     )
+
+
+def _keep(made: Path, staged: Path) -> None:
+    """Give a file its final name, by which another run takes it for complete, once it is on the disk."""
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
+    made.replace(staged)
 
 
 def _packing(path: Path) -> str | None:

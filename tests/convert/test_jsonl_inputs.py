@@ -216,7 +216,7 @@ def test_b021_no_records_at_all_is_an_error_and_no_dataset(tmp_path: Path, conte
         (b'{"a":1} {"a":2}\n', r"a\.jsonl:4: broken JSON at column 9: Extra data"),
         (b'{"id":"\xff"}\n', r"a\.jsonl:4: byte 8 of the line is not UTF-8"),
         (b'{"id":"\xed\xa0\x80"}\n', r"a\.jsonl:4: byte 8 of the line is not UTF-8"),
-        (b'{"id":' + b"[" * 100_000 + b"\n", r"a\.jsonl:4: JSON nested too deeply"),
+        (b'{"id":' + b"[" * 100_000 + b"\n", r"a\.jsonl:4: JSON nested more than 500 levels deep"),
         (b'{"id":' + b"7" * 5000 + b"}\n", r"a\.jsonl:4: a value that cannot be parsed"),
         (b'{"id":1,"id":1}\n', r"a\.jsonl:4: key 'id' stands twice"),
         (b'{"id":{"x":[{"y":1,"y":2}]}}\n', r"a\.jsonl:4: key 'y' stands twice"),
@@ -234,6 +234,35 @@ def test_b023_a_broken_line_is_named_or_skipped_and_counted(tmp_path: Path, last
     assert summary.samples == 3
     assert sum(summary.skipped.values()) == 1
     assert str(summary.skips[0]).startswith("a.jsonl:4: ")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_how_deep_json_may_be_does_not_depend_on_who_parses_it(tmp_path: Path, workers: int) -> None:
+    depths = [1, 499, 500, 900, 960, 980, 985, 990, 1000, 5000]
+    lines = [f'{{"id":{depth},"v":{"[" * (depth - 1)}{"]" * (depth - 1)}0}}' for depth in depths[:1]]
+    lines += [f'{{"id":{depth},"v":{"[" * (depth - 1)}{"]" * (depth - 1)}}}' for depth in depths[1:]]
+    source = _raw(tmp_path / "a.jsonl", "\n".join(lines).encode())
+    summary = run(source, tmp_path / "A", on_error="skip", workers=workers, samples_per_shard=1)
+    assert [sample["id"] for sample in LocalDataset(str(tmp_path / "A"))] == [1, 499, 500]
+    assert summary.skipped == {"broken JSON": 7}
+
+
+def test_sources_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name, text in (
+        ("x/t.jsonl", b'{"a":1}\n'),
+        ("y/t.jsonl", b'{"a":1}\n{bad\n'),
+        ("u.jsonl", b"{bad\n"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        _raw(tmp_path / name, text)
+    sources = [tmp_path / name for name in ("x/t.jsonl", "y/t.jsonl", "y/t.jsonl", "u.jsonl")]
+    with pytest.raises(ConvertError) as caught:
+        run(sources, tmp_path / "A")
+    assert [line.split(": ")[0] for line in str(caught.value).split("\n")[1:-1]] == [
+        "  y/t.jsonl:2",
+        "  y/t.jsonl:2",
+        "  u.jsonl:1",
+    ]
 
 
 def test_skipping_everything_is_an_error(tmp_path: Path) -> None:
