@@ -82,6 +82,10 @@ def find_origin(source: str, storage_options: Mapping[str, Any] | None) -> Origi
         return Origin(path.name, str(path), str(path.parent), found.st_size, found.st_mtime_ns)
     folder, _, name = source.rpartition("/")
     shown = public_url(source)
+    if "?" in source and source.lower().startswith(("http://", "https://")):
+        raise ConvertError(
+            f"source {shown!r}: a URL with a query ('?') is not fetched; download it, and name the file"
+        )
     if not name or folder.endswith(":/"):
         raise ConvertError(f"source {shown!r}: names no file; name the JSONL files themselves")
     nbytes = open_store(folder, storage_options=storage_options).size(name)

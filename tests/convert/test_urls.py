@@ -122,6 +122,26 @@ def test_the_work_directory_of_a_url_can_be_chosen(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "https://user:secret@host/x/t.jsonl?sig=secret",
+            r"'https://host/x/t\.jsonl\?sig=\*\*\*': a URL with a query",
+        ),
+        ("s3://bucket", "'s3://bucket': names no file"),
+        ("s3://bucket/folder/", "'s3://bucket/folder/': names no file"),
+    ],
+)
+def test_a_source_url_that_is_no_file_is_refused_without_its_secrets(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    with pytest.raises(ConvertError, match=words) as caught:
+        run(source, tmp_path / "A")
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "A").exists()
+
+
 def test_a_source_url_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"nope\.jsonl"):
         run(f"memory://{tmp_path.name}/nope.jsonl", tmp_path / "A")
