@@ -19,7 +19,7 @@ DATA_URI_REFERENCE = "data:"
 
 _TAGS = (b"<image>", b"\\u003cimage\\u003e")
 _OTHER_TAGS = (b"<|vision_start|>", b"<|image_pad|>", b"<|image|>", b"<img>", b"<ImageHere>", b"[IMG]")
-_DATA_URI = re.compile(r"data:([a-zA-Z0-9.+/-]*)((?:;[a-zA-Z0-9_.+=-]+)*),(.*)", re.DOTALL)
+_DATA_URI = re.compile(r"data:([a-zA-Z0-9.+/-]*)((?:;[a-zA-Z0-9_.+=-]+)*),(.*)", re.DOTALL | re.IGNORECASE)
 
 
 def references_of(record: Mapping[str, Any], image_keys: Sequence[str]) -> dict[str, list[str]]:
@@ -77,7 +77,7 @@ def decode_data_uri(reference: str) -> bytes:
         RecordProblem: no base64 data URI, or broken base64.
     """
     match = _DATA_URI.match(reference)
-    if match is None or not match.group(2).endswith(";base64"):
+    if match is None or not match.group(2).lower().endswith(";base64"):
         raise RecordProblem(
             BAD_REFERENCE, f"{shorten(reference, 40)} is no data URI of the form data:image/png;base64,…"
         )

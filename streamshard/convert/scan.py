@@ -222,7 +222,7 @@ def locate_reference(reference: str, place: ImagePlace) -> Located | bytes:
     Raises:
         RecordProblem: a reference that cannot be used.
     """
-    if reference.startswith("data:"):
+    if reference[:5].lower() == DATA_URI_REFERENCE:
         content = decode_data_uri(reference)
         if not content:
             raise RecordProblem(BAD_REFERENCE, f"data URI {shorten(reference, 40)} holds no bytes")

@@ -335,8 +335,9 @@ def test_b038_url_images_are_refused_line_by_line(tmp_path: Path, url: str) -> N
     assert "URL images are not fetched" in message
 
 
-def test_b039_data_uris_are_decoded_and_their_text_is_not_kept(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "a.jsonl", [{"image": _PIXEL}])
+@pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:Image/PNG;Base64,"])
+def test_b039_data_uris_are_decoded_and_their_text_is_not_kept(tmp_path: Path, head: str) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"image": head + _PIXEL.partition(",")[2]}])
     (sample,) = converted(source, tmp_path / "A")
     assert sample == {"image": base64.b64decode(_PIXEL.partition(",")[2]), "image_path": "data:"}
     assert LocalDataset(str(tmp_path / "A"))[0]["image"].convert("RGB").getpixel((0, 0)) == (1, 2, 3)
