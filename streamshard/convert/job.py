@@ -135,13 +135,16 @@ class _Job:
                 self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Delete what the finished dataset has replaced, then the work directory."""
+        """Delete the shards that the finished dataset has replaced, then the work directory.
+
+        An old index may name any file, even the input of this job: only what is named like a shard is deleted.
+        """
         text = self._destination.read(INDEX_BASENAME)
         if text is not None:
             index = parse_index(text, source=self._destination.name)
-            kept = {INDEX_BASENAME, *(shard.stored.basename for shard in index.shards)}
+            kept = {shard.stored.basename for shard in index.shards}
             for name in self._journal.replaced():
-                if name not in kept:
+                if name not in kept and _SHARD_FILE.fullmatch(name):
                     self._destination.delete(name)
         self._journal.remove()
 

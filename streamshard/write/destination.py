@@ -19,7 +19,7 @@ def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
     """Make sure that nothing of an older dataset remains at ``store``.
 
     With ``exist_ok`` the old index goes first, so that no reader meets an index whose shards are gone; then
-    the files that it names and what is named like a shard. All other files stay.
+    the shards that it names and what else is named like a shard. All other files stay.
 
     Raises:
         FileExistsError: something is there and ``exist_ok`` is False.
@@ -70,7 +70,8 @@ def _files_named_by(store: Store, index_key: str) -> set[str]:
         return set()
     folder = index_key[: -len(INDEX_BASENAME)]
     files = (file for shard in index.shards for file in (shard.raw, shard.compressed) if file is not None)
-    return {folder + file.basename for file in files}
+    # An index may name any file, even one that is not of a dataset.
+    return {folder + file.basename for file in files if _SHARD.fullmatch(file.basename.rpartition("/")[2])}
 
 
 def _leftovers(store: Store) -> list[Path]:

@@ -351,6 +351,20 @@ def test_shards_of_unknown_origin_are_not_written_over(tmp_path: Path) -> None:
     assert set(files_of(out)) == {"index.json", "shard.00000.mds"}
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "index.json", "folder", WORK_DIRECTORY])
+def test_an_old_index_cannot_have_other_files_deleted(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "A"
+    (out / "folder").mkdir(parents=True)
+    source = write_lines(out / "train.jsonl", [{"id": 1}])
+    run(source, tmp_path / "B")
+    index = json.loads((tmp_path / "B" / "index.json").read_bytes())
+    index["shards"][0]["raw_data"]["basename"] = name
+    (out / "index.json").write_text(json.dumps(index), encoding="ascii")
+    run(source, out, overwrite=True)
+    assert set(files_of(out)) == {"index.json", "shard.00000.mds", "train.jsonl"}
+    assert (out / "folder").is_dir()
+
+
 def test_an_index_that_is_no_index_is_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": 1}])
     (tmp_path / "A").mkdir()

@@ -249,6 +249,16 @@ def test_b076_a_merged_dataset_is_replaced_with_its_parts_and_their_indexes(tmp_
     }
 
 
+def test_an_old_index_cannot_have_other_files_deleted(tmp_path: Path) -> None:
+    write(tmp_path / "d", samples(3))
+    index = json.loads((tmp_path / "d" / "index.json").read_bytes())
+    index["shards"][0]["raw_data"]["basename"] = "notes.txt"
+    (tmp_path / "d" / "index.json").write_text(json.dumps(index), encoding="ascii")
+    (tmp_path / "d" / "notes.txt").write_text("mine", encoding="ascii")
+    write(tmp_path / "d", samples(1), exist_ok=True)
+    assert sorted(files_of(tmp_path / "d")) == ["index.json", "notes.txt", "shard.00000.mds"]
+
+
 def test_an_old_index_that_is_hostile_names_no_file_outside(tmp_path):
     write(tmp_path / "d", samples(3))
     (tmp_path / "precious").write_text("mine")
