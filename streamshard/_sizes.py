@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from typing import Any
 
 _BYTE_UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50, "eb": 1 << 60}
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -28,12 +30,13 @@ def parse_count(value: int | str, *, name: str = "count") -> int:
 
 
 def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{name}={value!r}: expected {wanted}")  # noqa: TRY004 one class for every bad size
-    if isinstance(value, int):
-        if value < 0:
+    if not isinstance(value, str):
+        number = _integer(value)
+        if number is None:
+            raise ValueError(f"{name}={value!r}: expected {wanted}")
+        if number < 0:
             raise ValueError(f"{name}={value!r}: must not be negative")
-        return value
+        return number
     match = _NUMBER.fullmatch(value)
     unit = units.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
@@ -43,6 +46,15 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
     # Exact arithmetic: "0.1" of a large unit must not depend on binary floating point.
     exact: int = int(whole or "0") * 10 ** len(fraction) + int(fraction or "0")
     return exact * unit // 10 ** len(fraction)
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # NumPy's integers pass
+    except TypeError:
+        return None
 
 
 def format_bytes(nbytes: float) -> str:

@@ -29,9 +29,8 @@ class Batching:
     replication: int = 1
 
     def __post_init__(self) -> None:
-        positive("batch_size", self.batch_size)
-        positive("global_batch_size", self.global_batch_size)
-        positive("replication", self.replication)
+        for name in ("batch_size", "global_batch_size", "replication"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ValueError(
                 f"batch_size={self.batch_size} and global_batch_size={self.global_batch_size} exclude each other"
@@ -50,7 +49,7 @@ class Batching:
         Raises:
             ValueError: they contradict what the dataset was told.
         """
-        positive("batch_size", batch_size)
+        batch_size = positive("batch_size", batch_size)
         if batch_size is not None and self.is_sized and self.batch_size != batch_size:
             own = self.global_batch_size or self.batch_size
             raise ValueError(

@@ -46,6 +46,7 @@ class Delivery:
         batches: torch's iterator.
         progress: counts what is received.
         was_stopped: whether ``StreamingDataset.stop`` has ended the iteration.
+        check_current: raises StateError where the dataset was told since to go on elsewhere.
         keep_workers: leave the workers running where the iteration is stopped or fails.
     """
 
@@ -55,11 +56,13 @@ class Delivery:
         progress: Progress,
         *,
         was_stopped: Callable[[], bool],
+        check_current: Callable[[], None],
         keep_workers: bool,
     ) -> None:
         self._batches = batches
         self._progress = progress
         self._was_stopped = was_stopped
+        self._check_current = check_current
         self._keep_workers = keep_workers
         self._failed = False
 
@@ -74,7 +77,10 @@ class Delivery:
         if self._failed:
             raise StateError("this iteration has ended with an error: make a new iterator")
         self._end_if_stopped()
+        self._end_if_followed()
         try:
+            # Read ahead, workers could go on with batches that no state counts any more.
+            self._check_current()
             batch = next(self._batches)
         except StopIteration:
             self._end_if_stopped()
@@ -101,6 +107,15 @@ class Delivery:
             self._progress.is_closed = True
             self._end_workers()
             raise StopIteration
+
+    def _end_if_followed(self) -> None:
+        # Workers that were kept serve the iteration that came after this finished one.
+        if self._progress.is_over():
+            try:
+                self._check_current()
+            except StateError:
+                self._progress.is_closed = True
+                raise StopIteration from None
 
     def _end_workers(self) -> None:
         shut_down = getattr(self._batches, "_shutdown_workers", None)

@@ -132,16 +132,17 @@ class Handover:
         if hand_over:
             self._page[_HANDED_OVER] = self.generation + 1
         else:
-            self._write_slot(0, epoch, _TRAINER_TOKEN)
+            self._write_slot(0, epoch, _TRAINER_TOKEN, self.generation)
         return Beginning(self.generation, epoch, position)
 
-    def begin_in_worker(self, worker: int, token: int) -> Beginning:
+    def begin_in_worker(self, worker: int, token: int, *, handed_over: bool = False) -> Beginning:
         """Begin the next iteration of one DataLoader worker; one that is over already, if the worker is too late.
 
         Args:
             worker: its number, from 0 to ``MAX_WORKERS`` - 1.
             token: the same integer for all workers of one DataLoader iteration and, with fresh workers,
                 another one in each; torch's base seed is such a number.
+            handed_over: the trainer's process begins these iterations itself, each in a generation of its own.
         """
         if not 0 <= worker < MAX_WORKERS:
             raise ValueError(
@@ -152,6 +153,13 @@ class Handover:
         made_in, self._made_in = self._made_in, None
         if made_in is not None and made_in != generation:
             return Beginning(made_in, int(self._page[_EPOCH]), 0)
+        if handed_over:
+            beginning = Beginning(generation, int(self._page[_EPOCH]), int(self._page[_POSITION]))
+            # A worker that was kept may come to an iteration only after the trainer was told to go on elsewhere:
+            # it must not seem to have begun there what the trainer has not.
+            if self._page[_HANDED_OVER] == generation + 1:
+                self._write_slot(worker + 1, beginning.epoch, short, generation)
+            return beginning
         own: int | None = None
         same: list[int] = []
         earlier: list[int] = []
@@ -169,12 +177,12 @@ class Handover:
             epoch = min(same)
         else:
             epoch = max(earlier) + 1 if earlier else int(self._page[_EPOCH])
-        self._write_slot(worker + 1, epoch, short)
+        self._write_slot(worker + 1, epoch, short, generation)
         return Beginning(generation, epoch, self._position_of(epoch))
 
     def restore_in_worker(self, worker: int, token: int, epoch: int) -> Beginning:
         """Record that a worker begins ``epoch`` because a state of its own was loaded into it."""
-        self._write_slot(worker + 1, epoch, _shorten(token))
+        self._write_slot(worker + 1, epoch, _shorten(token), self.generation)
         return Beginning(self.generation, epoch, 0)
 
     def stop(self) -> None:
@@ -209,7 +217,9 @@ class Handover:
                     (base + ((word >> _TOKEN_BITS) & _EPOCH_MASK) - _BIAS, word & ((1 << _TOKEN_BITS) - 1)),
                 )
 
-    def _write_slot(self, number: int, epoch: int, token: int) -> None:
+    def _write_slot(self, number: int, epoch: int, token: int, generation: int) -> None:
+        if generation != self.generation:
+            return  # the trainer has moved on since the writer looked
         biased = epoch - int(self._page[_EPOCH]) + _BIAS
         if not 0 <= biased <= _EPOCH_MASK:
             raise StateError(
@@ -217,7 +227,7 @@ class Handover:
                 "dataset object began; load the state into a new one"
             )
         self._page[_HEADER + number] = (
-            (_tag(self.generation) << _EPOCH_BITS | biased) << _TOKEN_BITS
+            (_tag(generation) << _EPOCH_BITS | biased) << _TOKEN_BITS
         ) | token
 
 

@@ -98,12 +98,16 @@ class StreamingDataLoader(DataLoader[Any]):
             batches,
             progress,
             was_stopped=lambda: dataset.was_stopped(beginning),
+            check_current=lambda: dataset.check_current(beginning),
             keep_workers=self.persistent_workers,
         )
         self._delivery = weakref.ref(delivery)
-        if self.num_workers:
-            dataset.guard(delivery, progress.is_over)
+        dataset.guard(delivery, progress.is_over)
         return delivery
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has this loader's place, but neither its iterator nor its workers.
+        return {**self.__dict__, "_delivery": _nothing, "_iterator": None}
 
     def __len__(self) -> int:
         progress = self._progress_now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -56,18 +57,30 @@ def only(name: str, value: str, *known: str) -> None:
 
 def whole(name: str, value: Any, most: int | None = None) -> int:
     """Return a whole number from 0 to ``most`` as an int; ValueError for anything else."""
-    number = value if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else -1
-    if number < 0 or (most is not None and number > most):
+    number = _integer(value)
+    if number is None or number < 0 or (most is not None and number > most):
         end = "" if most is None else f" to {most}"
         raise ValueError(f"{name}={value!r}: expected a whole number from 0{end}")
-    return int(number)
+    return number
 
 
-def positive(name: str, value: int | None) -> int | None:
-    """Return a whole number of at least 1, or None; ValueError for anything else."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+def positive(name: str, value: Any) -> int | None:
+    """Return a whole number of at least 1 as an int, or None; ValueError for anything else."""
+    if value is None:
+        return None
+    number = _integer(value)
+    if number is None or number < 1:
         raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
-    return value
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # NumPy's integers pass
+    except TypeError:
+        return None
 
 
 def streams_of(

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.dataset.places import default_cache_directory
+from streamshard.dataset.settings import whole
 from streamshard.errors import FormatError
 from streamshard.format.index import INDEX_BASENAME
 from streamshard.read.catalog import load_index, shard_blob
 from streamshard.read.keys import key_in
 from streamshard.storage import is_local, open_store
 from streamshard.storage.cache import Blob, NodeCache
+from streamshard.storage.opening import local_directory
 from streamshard.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -73,13 +75,15 @@ class OpenStream:
 
     def __init__(self, stream: Stream, defaults: Fetching) -> None:
         self.stream = stream
-        retries = _first(stream.download_retry, defaults.download_retry)
-        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
-            raise ValueError(f"{stream}: download_retry={retries!r} must be a whole number of at least 0")
+        if stream.local is not None and not is_local(stream.local):
+            raise ValueError(
+                f"{stream}: local={os.fspath(stream.local)!r} is not a directory of this machine; a URL is remote="
+            )
+        retries = whole(f"{stream}: download_retry", _first(stream.download_retry, defaults.download_retry))
         timeout_s = _first(stream.download_timeout, defaults.download_timeout)
-        if not timeout_s > 0:
-            raise ValueError(f"{stream}: download_timeout={timeout_s!r} must be above 0 seconds")
-        retry = RetryPolicy(attempts=1 + retries, timeout_s=timeout_s)
+        if not isinstance(timeout_s, (int, float, np.number)) or not timeout_s > 0:
+            raise ValueError(f"{stream}: download_timeout={timeout_s!r} must be a number above 0, in seconds")
+        retry = RetryPolicy(attempts=1 + retries, timeout_s=float(timeout_s))
         self.split = stream.split
         self.validate_hash = _first(stream.validate_hash, defaults.validate_hash)
         self._keep_zip = _first(stream.keep_zip, defaults.keep_zip)
@@ -103,9 +107,13 @@ class OpenStream:
         if self.in_place is not None or stream.local is None:
             directory = default_cache_directory(self.store.url)
         else:
-            directory = Path(stream.local).expanduser()
+            directory = local_directory(stream.local)
         self.cache = NodeCache(
-            directory, self.store, digest=self.digest, retry=retry, limit_bytes=defaults.cache_limit
+            directory.absolute(),
+            self.store,
+            digest=self.digest,
+            retry=retry,
+            limit_bytes=defaults.cache_limit,
         )
         # A hash that the user names must exist for every shard: found out now, not hours into an epoch.
         if isinstance(self.validate_hash, str):
@@ -240,5 +248,5 @@ def _first(own: Any, default: Any) -> Any:
 
 def _same(directory: Path, stream: Stream) -> bool:
     """Whether ``local`` names the directory that ``remote`` names too."""
-    local = Path(stream.local or "").expanduser() / (stream.split or "")
+    local = local_directory(stream.local or ".") / (stream.split or "")
     return os.path.realpath(local) == os.path.realpath(directory)

@@ -395,6 +395,10 @@ class StreamingDataset(IterableDataset[Any]):
         """Whether ``stop`` has ended an iteration."""
         return self._turns.was_stopped(beginning)
 
+    def check_current(self, beginning: Beginning) -> None:
+        """Raise StateError if ``set_epoch``, ``load_state_dict`` or another iteration came after an iteration."""
+        self._turns.check_current(beginning)
+
     def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
         """Remember the iterator that is under way; a second one is refused until it is finished or gone."""
         self._turns.guard(iterator, is_finished)
@@ -417,7 +421,7 @@ class StreamingDataset(IterableDataset[Any]):
         turns = self._turns
         if info is None:
             self.plan_of_next()  # before the epoch counts as begun: this may raise
-        beginning = turns.begin_here(repr(self))
+        beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.position)
         share = Share(self._order, plan, beginning.epoch, rank, worker, workers)

@@ -56,6 +56,7 @@ class Turns:
         elif progress is None:
             raise StateError("a DataLoader worker can only load a state that was saved in one")
         self.iteration = None
+        self._live = None  # an iterator made before has nothing more to give
         self.restored = None if progress is None else (epoch, position, progress)
         self._loaded = None
 
@@ -76,11 +77,12 @@ class Turns:
         """Remember the iterator that is under way; another one is refused until it is finished or gone."""
         self._live = (weakref.ref(iterator), is_finished)
 
-    def begin_here(self, name: str) -> Beginning:
+    def begin_here(self, name: str, *, handed_over: bool) -> Beginning:
         """Begin the next iteration, read by this process or DataLoader worker.
 
         Args:
             name: the dataset, for messages.
+            handed_over: in a worker, whether its trainer's process begins iterations with ``begin_for_workers``.
 
         Raises:
             StateError: another iterator is under way in this process.
@@ -92,7 +94,7 @@ class Turns:
             return self._page.begin_in_trainer(hand_over=False)
         token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
         if self.restored is None:
-            return self._page.begin_in_worker(info.id, token)
+            return self._page.begin_in_worker(info.id, token, handed_over=handed_over)
         epoch, position, _ = self.restored
         return self._page.restore_in_worker(info.id, token, epoch)._replace(position=position)
 

@@ -31,7 +31,7 @@ class LocalStore:
     """A directory as a store. Links inside it are followed; only regular files are read."""
 
     def __init__(self, root: Path, *, retry: RetryPolicy | None = None) -> None:
-        self.root = Path(root)
+        self.root = Path(root).absolute()  # a later chdir() does not move it
         self.retry = retry or RetryPolicy()
 
     def __repr__(self) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader, SequentialSampler
 
@@ -88,6 +90,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"download_retry": 1.5}, "download_retry=1.5"),
     ({"download_timeout": 0}, "download_timeout=0"),
     ({"download_timeout": float("nan")}, "download_timeout=nan"),
+    ({"download_timeout": "60"}, "download_timeout='60'"),
     ({"validate_hash": "crc9"}, "crc9"),
     ({"validate_hash": "md5"}, "md5"),  # known, but not in this index
     ({"columns": "number"}, r"expected a list of names, such as \['number'\]"),
@@ -104,6 +107,29 @@ def test_wrong_arguments_are_refused_at_once(
     where = {} if "streams" in arguments else {"local": directory}
     with pytest.raises(ValueError, match=message):
         StreamingDataset(**where, **arguments)
+
+
+def test_integers_of_numpy_are_integers(directory: Path) -> None:
+    dataset = StreamingDataset(
+        local=directory,
+        shuffle=True,
+        shuffle_seed=np.uint64(7),
+        batch_size=np.int64(8),
+        epoch_size=np.int32(40),
+        predownload=np.int64(9),
+        download_retry=np.int8(1),
+        cache_limit=np.int64(1 << 30),
+        replication=np.int64(1),
+    )
+    loader = StreamingDataLoader(dataset, batch_size=np.int16(8))
+    assert len(list(loader)) == 5
+    assert type(loader.batch_size) is int
+    json.dumps(loader.state_dict())
+
+
+def test_a_url_is_no_cache_directory(directory: Path) -> None:
+    with pytest.raises(ValueError, match="a URL is remote="):
+        StreamingDataset(remote=directory, local="s3://bucket/cache")
 
 
 def test_sources_are_given_one_way(directory: Path) -> None:

@@ -115,6 +115,25 @@ def test_a_split_is_a_directory_below_both_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "places", [{"local": "set"}, {"remote": "set", "local": "cache"}, {"local": "packed"}]
+)
+def test_relative_places_stay_where_they_were_when_the_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: dict[str, str], workers: int
+) -> None:
+    write_numbers(tmp_path / "set", SIZES)
+    write_numbers(tmp_path / "packed", SIZES, compression="zstd:1")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    dataset = StreamingDataset(**places, shuffle=True)
+    loader = StreamingDataLoader(dataset, batch_size=8, num_workers=workers, collate_fn=numbers)
+    monkeypatch.chdir(elsewhere)
+    assert sorted(number for batch in loader for number in batch) == list(range(SAMPLES))
+    assert os.listdir(elsewhere) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_with_both_places_local_is_a_cache(tmp_path: Path, workers: int) -> None:
     remote = write_numbers(tmp_path / "remote", SIZES)
     before = tree(remote)

@@ -357,3 +357,34 @@ def test_numbers_that_no_page_can_hold_are_refused() -> None:
 @pytest.mark.parametrize("token", [0, -1, 1 << 27, (1 << 62) + 5, 1 << 64])
 def test_no_token_passes_for_the_trainers(token: int) -> None:
     assert 0 < handover._shorten(token) < 1 << 27
+
+
+def test_a_kept_worker_that_is_late_leaves_no_trace_in_what_was_loaded_since() -> None:
+    page = Handover()
+    page.begin_in_trainer(hand_over=True)
+    page.begin_in_worker(0, token=1, handed_over=True)
+    page.set_next(4, 7)
+    page.begin_in_worker(1, token=1, handed_over=True)  # for the iteration before
+    assert page.begin_in_trainer(hand_over=True)[1:] == (4, 7)
+    page.begin_in_worker(1, token=1, handed_over=True)  # for the iteration before, later still
+    for worker in range(2):
+        assert page.begin_in_worker(worker, token=1, handed_over=True)[1:] == (4, 7)
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_worker_that_is_overtaken_while_it_begins_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch, handed_over: bool
+) -> None:
+    page = Handover()
+    page.begin_in_trainer(hand_over=True)
+    write = page._write_slot
+
+    def overtaken(number: int, *rest: int) -> None:
+        page.set_next(5, 3)
+        write(number, *rest)
+
+    monkeypatch.setattr(page, "_write_slot", overtaken)
+    beginning = page.begin_in_worker(0, token=1, handed_over=handed_over)
+    assert page.is_over(beginning)
+    assert page.running() is None
+    assert page.next() == (5, 3)

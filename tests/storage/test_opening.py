@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,13 @@ from streamshard.storage.redact import Redactor, public_url
     ("url", "path"),
     [
         ("/a/b", "/a/b"),
-        ("a/b", "a/b"),
+        ("a/b", os.path.abspath("a/b")),
         ("file:///a/b", "/a/b"),
         ("file://localhost/a/b", "/a/b"),
         ("file:///a%20b/c+d", "/a%20b/c+d"),
         ("local:///a", "/a"),
-        ("C:odd name", "C:odd name"),
-        ("with:colon/and:more", "with:colon/and:more"),
+        ("C:odd name", os.path.abspath("C:odd name")),
+        ("with:colon/and:more", os.path.abspath("with:colon/and:more")),
     ],
 )
 def test_paths_and_file_urls_are_directories_here(url: str, path: str) -> None:
