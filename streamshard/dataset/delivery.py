@@ -34,6 +34,10 @@ class Progress:
         """Padding of the batch received last."""
         return self._plan.rank_padding(self.received - 1, self._rank) if self.received else 0
 
+    def is_untouched(self) -> bool:
+        """Whether there is something to receive and nothing was."""
+        return self.received == 0 < self.num_batches
+
     def is_over(self) -> bool:
         """Whether there is nothing left to receive: all was, or the iteration was stopped or failed."""
         return self.is_closed or self.received >= self.num_batches

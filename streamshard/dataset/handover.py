@@ -226,9 +226,7 @@ class Handover:
                 f"epoch {epoch} is more than {_BIAS} epochs away from epoch {self._page[_EPOCH]}, where this "
                 "dataset object began; load the state into a new one"
             )
-        self._page[_HEADER + number] = (
-            (_tag(generation) << _EPOCH_BITS | biased) << _TOKEN_BITS
-        ) | token
+        self._page[_HEADER + number] = ((_tag(generation) << _EPOCH_BITS | biased) << _TOKEN_BITS) | token
 
 
 def _tag(generation: int) -> int:

@@ -102,7 +102,7 @@ class StreamingDataLoader(DataLoader[Any]):
             keep_workers=self.persistent_workers,
         )
         self._delivery = weakref.ref(delivery)
-        dataset.guard(delivery, progress.is_over)
+        dataset.guard(delivery, progress.is_over, progress.is_untouched)
         return delivery
 
     def __getstate__(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def streams_of(
         raise ValueError(
             "StreamingDataset: streams= excludes remote=, local= and split=; put them into the streams"
         )
-    found = tuple(streams)
+    found = (streams,) if isinstance(streams, Stream) else tuple(streams)
     if not found:
         raise ValueError("StreamingDataset: streams=[] holds no stream")
     for stream in found:

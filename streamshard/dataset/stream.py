@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,7 +50,11 @@ class Stream:
             raise ValueError(
                 "Stream: neither remote= nor local= is given; name the directory or URL that holds index.json"
             )
-        weights = {"proportion": self.proportion, "repeat": self.repeat, "choose": self.choose}
+        weights: dict[str, Any] = {
+            "proportion": self.proportion,
+            "repeat": self.repeat,
+            "choose": self.choose,
+        }
         given = {key: value for key, value in weights.items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"{self}: {' and '.join(given)} exclude each other, give one of them")
@@ -57,7 +62,8 @@ class Stream:
             if isinstance(value, str) and key == "choose":
                 continue  # a count such as "1.5M", parsed where it is used
             least = 0 if key == "proportion" else 1 if key == "choose" else math.ulp(0)
-            if isinstance(value, (str, bool)) or not least <= value < math.inf:
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not is_number or not least <= value < math.inf:
                 bound = "at least 0" if key == "proportion" else "above 0"
                 raise ValueError(f"{self}: {key}={value!r} must be {bound}, and finite")
 

@@ -296,6 +296,9 @@ class StreamingDataset(IterableDataset[Any]):
             taken = whole("num_samples", num_samples)
             position = taken if from_beginning else start + taken
             return self.state_at(epoch, min(position, self._order.num_samples))
+        if self._turns.restored is not None:
+            epoch, start, progress = self._turns.restored
+            return {**self.state_at(epoch, start), PROGRESS: dict(progress)}
         iteration = self._turns.iteration
         if iteration is None:
             if running is not None:
@@ -383,6 +386,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def begin_for_workers(self) -> tuple[Beginning, BatchPlan, int]:
         """Begin the next iteration, to be read by DataLoader workers; called by ``StreamingDataLoader``."""
+        self._turns.replace_untouched()
         plan, rank = self.plan_of_next()
         return self._turns.begin_for_workers(repr(self), self._world()), plan, rank
 
@@ -399,9 +403,9 @@ class StreamingDataset(IterableDataset[Any]):
         """Raise StateError if ``set_epoch``, ``load_state_dict`` or another iteration came after an iteration."""
         self._turns.check_current(beginning)
 
-    def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
+    def guard(self, iterator: Any, is_finished: Callable[[], bool], is_untouched: Callable[[], bool]) -> None:
         """Remember the iterator that is under way; a second one is refused until it is finished or gone."""
-        self._turns.guard(iterator, is_finished)
+        self._turns.guard(iterator, is_finished, is_untouched)
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on from a loaded state, and return its iterator.
@@ -448,7 +452,7 @@ class StreamingDataset(IterableDataset[Any]):
             feed, whole=in_batches, drop=dropped, at_end=lambda: turns.check_current(beginning)
         )
         if info is None:
-            self.guard(iterator, lambda: iteration.is_over)
+            self.guard(iterator, lambda: iteration.is_over, lambda: iteration.is_untouched)
         return iterator
 
     def _reading(self) -> Reading:

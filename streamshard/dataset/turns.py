@@ -28,9 +28,10 @@ class Turns:
         self._page = Handover()
         self._loaded: tuple[int, int, dict[str, int] | None] | None = None
         self._live: tuple[weakref.ref[Any], Callable[[], bool]] | None = None
+        self._is_untouched: Callable[[], bool] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "iteration": None, "_live": None}
+        return {**self.__dict__, "iteration": None, "_live": None, "_is_untouched": None}
 
     @property
     def world(self) -> World | None:
@@ -56,14 +57,15 @@ class Turns:
         elif progress is None:
             raise StateError("a DataLoader worker can only load a state that was saved in one")
         self.iteration = None
-        self._live = None  # an iterator made before has nothing more to give
+        self._live = self._is_untouched = None  # an iterator made before has nothing more to give
         self.restored = None if progress is None else (epoch, position, progress)
         self._loaded = None
 
     def load(self, epoch: int, position: int, progress: dict[str, int] | None) -> None:
         """``set_next`` from a loaded state, which stays in force until something was taken.
 
-        torchdata's loader makes an iterator from the state of a finished one, leaves it untouched, and makes another.
+        torchdata's loader makes an iterator from the state of a finished one, leaves it untouched, and makes
+        another. So does Lightning.
         """
         self.set_next(epoch, position, progress)
         self._loaded = (epoch, position, progress)
@@ -73,9 +75,13 @@ class Turns:
         self._page.stop()
         self._live = None
 
-    def guard(self, iterator: Any, is_finished: Callable[[], bool]) -> None:
-        """Remember the iterator that is under way; another one is refused until it is finished or gone."""
+    def guard(self, iterator: Any, is_finished: Callable[[], bool], is_untouched: Callable[[], bool]) -> None:
+        """Remember the iterator that is under way; another one is refused until it is finished or gone.
+
+        ``is_untouched`` tells whether nothing was taken of it; it may be asked after the iterator has gone.
+        """
         self._live = (weakref.ref(iterator), is_finished)
+        self._is_untouched = is_untouched
 
     def begin_here(self, name: str, *, handed_over: bool) -> Beginning:
         """Begin the next iteration, read by this process or DataLoader worker.
@@ -89,7 +95,7 @@ class Turns:
         """
         info = get_worker_info()
         if info is None:
-            self._replace_untouched()
+            self.replace_untouched()
             self._refuse_second(name)
             return self._page.begin_in_trainer(hand_over=False)
         token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
@@ -122,14 +128,13 @@ class Turns:
                 "make a new one with iter()"
             )
 
-    def _replace_untouched(self) -> None:
+    def replace_untouched(self) -> None:
         """Go back to a loaded state if nobody has taken anything of the iteration that began there."""
-        loaded, iteration = self._loaded, self.iteration
-        if loaded is None or iteration is None:
+        loaded, is_untouched = self._loaded, self._is_untouched
+        if loaded is None or is_untouched is None:
             return
         self._loaded = None
-        if iteration.is_untouched:
-            self._live = None
+        if is_untouched():
             self.load(*loaded)
 
     def _refuse_second(self, name: str) -> None:

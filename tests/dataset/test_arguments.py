@@ -138,6 +138,7 @@ def test_sources_are_given_one_way(directory: Path) -> None:
     for other in ({"local": directory}, {"remote": directory}, {"split": "train"}):
         with pytest.raises(ValueError, match="streams= excludes"):
             StreamingDataset(streams=[Stream(local=directory)], **other)
+    assert StreamingDataset(streams=Stream(local=directory)).size == 50  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"expected streamshard\.Stream"):
         StreamingDataset(streams=[str(directory)])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="neither remote= nor local="):
@@ -151,6 +152,7 @@ STREAMS: list[tuple[dict[str, Any], str]] = [
     ({"repeat": float("inf")}, "repeat=inf"),
     ({"repeat": "2"}, "repeat='2'"),
     ({"repeat": True}, "repeat=True"),
+    ({"repeat": [2]}, r"repeat=\[2\]"),
     ({"choose": 0}, "choose=0 must be above 0"),
     ({"choose": "0"}, "would give 0"),
     ({"choose": "some"}, "choose='some'"),

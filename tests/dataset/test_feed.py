@@ -308,6 +308,9 @@ def test_in_place_hashes_are_checked_where_an_algorithm_is_named(tmp_path: Path)
     streams = [Stream(local=directory, validate_hash="xxh64")]
     with pytest.raises(ChecksumError, match=r"shard\.00005\.mds"):
         StreamingDataset(streams=streams)[52]
+    (directory / "shard.00005.mds").unlink()
+    with pytest.raises(BlobNotFoundError, match=r"shard\.00005\.mds.*incomplete"):
+        StreamingDataset(streams=streams)[52]
 
 
 def test_b073_a_flipped_byte_in_the_cache_is_found_by_a_new_index_and_fetched_again(tmp_path: Path) -> None:

@@ -124,3 +124,26 @@ def test_a_copy_of_a_loader_in_use_stands_where_that_stood(
     rest = [number for batch in other for number in batch]
     assert sorted(seen + rest) == list(range(NUM_SAMPLES))
     assert [number for batch in iterator for number in batch] == rest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", ["held", "stopped", "deleted"])
+def test_an_iterator_from_a_state_that_nobody_took_from_does_not_cost_its_epoch(
+    directory: Path, kind: str, left: str
+) -> None:
+    loader = loader_in(directory, kind)
+    iterator = iter(loader)
+    seen = next(iterator)
+    state = loader.state_dict()
+    other = loader_in(directory, kind)
+    other.load_state_dict(state)
+    untouched = iter(other)
+    if left == "stopped":
+        other.dataset.stop()
+    elif left == "deleted":
+        del untouched
+    rest = [number for batch in other for number in batch]
+    assert sorted(seen + rest) == list(range(NUM_SAMPLES))
+    assert other.state_dict()["epoch"] == 1
+    assert len([number for batch in other for number in batch]) == NUM_SAMPLES
+    assert other.state_dict()["epoch"] == 2

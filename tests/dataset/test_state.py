@@ -305,6 +305,17 @@ def test_a_loop_over_the_dataset_resumes_amid_a_batch(directory: Path, taken: in
         assert [sample["number"] for sample in dataset] == expected[SAMPLES:]
 
 
+@pytest.mark.parametrize("taken", [1, 7, 8])
+def test_b129_a_loops_state_is_unchanged_by_loading_it(directory: Path, taken: int) -> None:
+    dataset = dataset_of(directory)
+    list(itertools.islice(dataset, taken))
+    state = dataset.state_dict()
+    other = dataset_of(directory)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert other.state_dict() == state
+
+
 def test_a_loop_that_was_left_by_an_error_has_its_position(directory: Path) -> None:
     dataset = dataset_of(directory, transform=broken_at_5)
     seen: list[int] = []
