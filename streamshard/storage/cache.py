@@ -123,7 +123,8 @@ class NodeCache:
         if self.limit_bytes is not None and self._trimmed_by != os.getpid():
             self._trimmed_by = os.getpid()
             if (self._directory().hidden / "written").exists():
-                trim(self._directory(), blob, self.limit_bytes, self.next_use)
+                with contextlib.suppress(StorageError):  # a read-only directory is still good to read from
+                    trim(self._directory(), blob, self.limit_bytes, self.next_use)
         for _ in range(_MOST_LOST_RACES):
             descriptor = self._open_good(blob)
             if descriptor is None:

@@ -443,6 +443,27 @@ def test_a_read_only_directory_that_is_filled_serves(place: Place, monkeypatch: 
     assert place.downloads == []
 
 
+def test_a_directory_that_became_read_only_serves_whatever_the_limit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in place.names:
+        place.cache().ensure(blob_of(name, NBYTES))
+    downloads = len(place.downloads)
+    real = os.open
+
+    def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for limit_bytes in (None, 10 * NBYTES, NBYTES):
+        cache = place.cache(limit_bytes=limit_bytes)
+        for name in place.names:
+            assert cache.ensure(blob_of(name, NBYTES)).read_bytes() == body_of(name, NBYTES)
+    assert len(place.downloads) == downloads
+
+
 def test_b097_many_caches_leave_no_descriptors_behind(place: Place) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for number in range(200):
