@@ -92,7 +92,8 @@ class Delivery:
             if progress.received < progress.num_batches:
                 raise StateError(
                     f"epoch {progress.epoch} ended after {progress.received} of {progress.num_batches} batches: the "
-                    "workers do not have the topology and batch size of this process; construct both from one dataset"
+                    "workers do not have the topology and batch size of this process (construct both from one "
+                    "dataset), or collate_fn raised StopIteration"
                 ) from None
             raise
         except BaseException:
