@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"s3", "s3_proxy"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.s3)
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """A directory whose path is short enough for TMPDIR: torch puts Unix sockets there, of 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="sst-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from streamshard.errors import TopologyError
+from streamshard.errors import StorageError, TopologyError
 from streamshard.order.world import World
+
+# Longest path of a Unix socket, and what multiprocessing adds to the directory for temporary files:
+# /pymp-xxxxxxxx/listener-xxxxxxxx
+_SOCKET_PATH_NBYTES = 103 if sys.platform == "darwin" else 107
+_SOCKET_NAME_NBYTES = 32
 
 
 def detect_world(environ: Mapping[str, str] | None = None) -> World:
@@ -116,3 +123,27 @@ def _number(variables: Mapping[str, str], name: str) -> int | None:
             f"environment variable {name}={text!r}: expected a whole number; fix the launcher, or pass "
             "world=World(rank=..., world_size=...) to StreamingDataset"
         ) from None
+
+
+def check_socket_room() -> None:
+    """Refuse a directory for temporary files in which DataLoader workers cannot make the sockets they need.
+
+    Workers hand tensors over as open files, through Unix sockets in that directory. Where a socket's path is too
+    long, torch drops the batch with a traceback on stderr, and the trainer waits for it for ever.
+
+    Raises:
+        StorageError: the directory's path is too long; names it.
+    """
+    import torch.multiprocessing
+
+    if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
+        return
+    directory = tempfile.gettempdir()
+    room = _SOCKET_PATH_NBYTES - _SOCKET_NAME_NBYTES
+    nbytes = len(os.fsencode(directory))
+    if nbytes > room:
+        raise StorageError(
+            f"the directory for temporary files, {directory}, has a path of {nbytes} bytes; the sockets of DataLoader "
+            f"workers need one of at most {room}: set TMPDIR to a shorter one, call "
+            "torch.multiprocessing.set_sharing_strategy('file_system'), or use num_workers=0"
+        )

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
+from streamshard.dataset.environment import check_socket_room
 from streamshard.dataset.iteration import PROGRESS
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
@@ -83,8 +84,11 @@ class StreamingDataLoader(DataLoader[Any]):
 
         Raises:
             StateError: another iterator of the dataset is still under way.
+            StorageError: workers could not hand over tensors, because TMPDIR is too long.
         """
         dataset = self.dataset
+        if self.num_workers:
+            check_socket_room()
         dataset.group_by(self._batching)
         with dataset.lent_in_batches():
             if self.num_workers:

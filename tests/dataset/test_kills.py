@@ -60,12 +60,17 @@ def kill_soon(job: Job, log: Path, more_lines: int, rng: random.Random) -> set[i
 
 
 def kill_and_restart(
-    s3: SeaweedServer, directory: Path, tmp_path: Path, kills: int, cache_limit: str | None
+    s3: SeaweedServer,
+    directory: Path,
+    tmp_path: Path,
+    short_directory: Path,
+    kills: int,
+    cache_limit: str | None,
 ) -> None:
     expected = [batches_of(directory, rank) for rank in range(RANKS)]
     rng = random.Random(2026)
     cache, log, state = tmp_path / "cache", tmp_path / "log", tmp_path / "state.json"
-    temporary, bare_temporary = tmp_path / "tmp", tmp_path / "bare-tmp"
+    temporary, bare_temporary = short_directory / "tmp", short_directory / "bare"
     temporary.mkdir()
     bare_temporary.mkdir()
     options = {
@@ -120,18 +125,23 @@ def kill_and_restart(
 
 
 def test_b095_a_run_over_s3_that_is_killed_again_and_again_goes_on(
-    s3: SeaweedServer, directory: Path, tmp_path: Path
+    s3: SeaweedServer, directory: Path, tmp_path: Path, short_directory: Path
 ) -> None:
-    kill_and_restart(s3, directory, tmp_path, 3, None)
+    kill_and_restart(s3, directory, tmp_path, short_directory, 3, None)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(("kills", "cache_limit"), [(20, None), (8, "12kb")], ids=["whole", "evicting"])
 def test_b095_a_run_over_s3_that_is_killed_twenty_times_goes_on(
-    s3: SeaweedServer, directory: Path, tmp_path: Path, kills: int, cache_limit: str | None
+    s3: SeaweedServer,
+    directory: Path,
+    tmp_path: Path,
+    short_directory: Path,
+    kills: int,
+    cache_limit: str | None,
 ) -> None:
-    kill_and_restart(s3, directory, tmp_path, kills, cache_limit)
+    kill_and_restart(s3, directory, tmp_path, short_directory, kills, cache_limit)
 
 
 @pytest.mark.slow
@@ -210,9 +220,9 @@ def many_loaders(directory: Path, cache: Path) -> dict[str, Any]:
 
 
 def test_a_process_that_leaves_every_loader_in_mid_epoch_ends_quietly(
-    directory: Path, tmp_path: Path
+    directory: Path, tmp_path: Path, short_directory: Path
 ) -> None:
-    temporary = tmp_path / "tmp"
+    temporary = short_directory / "tmp"
     temporary.mkdir()
     options = many_loaders(directory, tmp_path / "cache")
     with Job("leave_early", 0, options, environment={"TMPDIR": str(temporary)}) as job:

@@ -108,9 +108,9 @@ def test_b130_a_run_goes_on_over_4_2_and_8_ranks_the_same_way_each_time(tmp_path
 
 
 def test_b110_b098_two_ranks_that_meet_after_each_step_train_three_epochs_and_leave_nothing_but_the_cache(
-    directory: Path, tmp_path: Path
+    directory: Path, tmp_path: Path, short_directory: Path
 ) -> None:
-    places = {name: tmp_path / name for name in ("tmp", "home", "cache")}
+    places = {name: short_directory / name for name in ("tmp", "home", "cache")}
     for place in places.values():
         place.mkdir()
     options = {

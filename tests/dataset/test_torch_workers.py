@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamshard import StreamingDataset, World
-from streamshard.errors import StateError
+from streamshard import StreamingDataLoader, StreamingDataset, World
+from streamshard.errors import StateError, StorageError
 from tests.support.loading import epoch_of, joined, make_loader, numbers_of, text_dataset
 
 BATCH = 8
@@ -266,3 +267,19 @@ def test_an_iterator_from_a_state_that_nobody_took_from_is_replaced(directory: P
     with pytest.raises(StateError, match="make a new one"):
         next(first)
     assert [sample["number"] for sample in dataset] == joined(expected[1])
+
+
+def test_a_temporary_directory_too_long_for_torchs_sockets_is_refused_and_no_hang(
+    directory: Path, short_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room, refused in ((75, False), (76, True)):
+        place = short_directory / ("x" * (room - len(str(short_directory)) - 1))
+        place.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        loader = StreamingDataLoader(StreamingDataset(local=directory, batch_size=4), num_workers=1)
+        if refused:
+            with pytest.raises(StorageError, match=r"has a path of 76 bytes; .* set TMPDIR to a shorter one"):
+                iter(loader)
+            assert loader.dataset.next_epoch == 0
+        else:
+            assert len(list(loader)) == len(loader)
