@@ -215,3 +215,26 @@ def test_shares_add_up_and_are_within_one_of_exact(available, size, data):
     assert sum(shares) == size
     for share, weight in zip(shares, weights, strict=True):
         assert abs(share * sum(weights) - size * weight) < sum(weights)
+
+
+@pytest.mark.parametrize("batching", ["random", "stratified"])
+@pytest.mark.parametrize("remainder", ["pad", "drop"])
+def test_s6_all_ranks_get_equally_many_batches_of_equal_size(places, batching, remainder):
+    """mosaicml-streaming's device_per_stream gives 45 batches to one rank and 46 to another."""
+    streams = [Stream(local=place) for place in places]
+    for ranks in (2, 3, 4, 7):
+        sizes = set()
+        for rank in range(ranks):
+            dataset = dataset_of(
+                streams, rank, ranks, batch_size=3, batching_method=batching, remainder=remainder
+            )
+            sizes.add(tuple(map(len, StreamingDataLoader(dataset, collate_fn=numbers))))
+        assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("name", ["per_stream", "device_per_stream"])
+def test_s7_the_methods_that_are_not_elastic_elsewhere_are_refused_until_they_are(places, name):
+    with pytest.raises(
+        ValueError, match=rf"batching_method='{name}': this version has 'random' and 'stratified'"
+    ):
+        dataset_of([Stream(local=place) for place in places], batching_method=name)
