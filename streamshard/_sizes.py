@@ -53,8 +53,8 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
     digits = match.group(1).replace(",", "").replace("_", "")
     whole, _, fraction = digits.partition(".")
     # Exact arithmetic: "0.1" of a large unit must not depend on binary floating point.
-    exact: int = int(whole or "0") * 10 ** len(fraction) + int(fraction or "0")
-    return exact * unit // 10 ** len(fraction)
+    scale: int = 10 ** len(fraction)
+    return (int(whole or "0") * scale + int(fraction or "0")) * unit // scale
 
 
 def _integer(value: Any) -> int | None:
