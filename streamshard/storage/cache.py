@@ -122,7 +122,7 @@ class NodeCache:
             )
         if self.limit_bytes is not None and self._trimmed_by != os.getpid():
             self._trimmed_by = os.getpid()
-            if (self._directory().hidden / "written").exists():
+            if _is_there(self._directory().hidden / "written"):
                 with contextlib.suppress(StorageError):  # a read-only directory is still good to read from
                     trim(self._directory(), blob, self.limit_bytes, self.next_use)
         for _ in range(_MOST_LOST_RACES):
@@ -227,7 +227,7 @@ class NodeCache:
         descriptor = open_regular(path)
         marker, written = directory.read_marker(blob.name)
         if descriptor is None:
-            if path.is_symlink() or path.exists():
+            if _is_there(path):
                 with directory.room():
                     _set_aside(path)
             return None
@@ -365,7 +365,7 @@ class NodeCache:
         path = directory.path_of(blob.source)
         directory.make(path.parent)
         _, written = directory.read_marker(blob.source)
-        if written or not (path.exists() or path.is_symlink()):
+        if written or not _is_there(path):
             self._name_file(directory, blob.source, source)
 
     def _name_file(self, directory: CacheDirectory, name: str, finished: Path) -> None:
@@ -399,12 +399,21 @@ class _Heartbeat:
             self._lock.beat()
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something has that name; False where nobody here may look."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
+
+
 def _set_aside(path: Path) -> None:
     """Move something that is not ours out of the way under a new name, since we delete only what we wrote."""
     number = 0
     while True:
         aside = path.with_name(f"{path.name}.found-{number}")
-        if not (aside.exists() or aside.is_symlink()):
+        if not _is_there(aside):
             break
         number += 1
     try:

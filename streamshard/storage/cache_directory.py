@@ -74,20 +74,26 @@ class CacheDirectory:
         place = self.path
         for part in [first, *inner][:-1]:
             place = place / part
-            if place.is_symlink():
-                raise StorageError(
-                    f"{place}: is a symbolic link; links inside a cache directory are not followed"
-                )
+            self._refuse_link(place)
         return self.path / name
 
     def make(self, directory: Path) -> None:
         """Create ``directory`` in the cache; StorageError saying what to do where that cannot be."""
-        if self.hidden.is_symlink():
-            raise StorageError(f"{self.hidden}: is a symbolic link; links in a cache are not followed")
+        self._refuse_link(self.hidden)
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self.unusable(error) from error
+
+    def _refuse_link(self, place: Path) -> None:
+        try:
+            is_link = place.is_symlink()
+        except OSError as error:  # a directory above may not be entered
+            raise self.unusable(error) from error
+        if is_link:
+            raise StorageError(
+                f"{place}: is a symbolic link; links inside a cache directory are not followed"
+            )
 
     def unusable(self, error: BaseException, needed: int | None = None) -> StorageError:
         """The error for a directory that cannot be used, or whose disk is full."""

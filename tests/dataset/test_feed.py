@@ -341,10 +341,10 @@ def test_s03_a_cut_file_in_the_cache_is_fetched_again(tmp_path: Path, cut: int) 
 
 
 def test_s14_b098_nothing_is_left_in_temporary_places(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_directory: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """mosaicml-streaming leaves two lock files for each dataset, and looks through all of them at each start."""
-    temporary = tmp_path / "tmp"
+    temporary = short_directory / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()

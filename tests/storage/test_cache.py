@@ -377,28 +377,39 @@ def test_b093_a_directory_that_cannot_be_made_is_named_with_the_option(place: Pl
     assert place.downloads == []
 
 
-def test_b093_a_directory_without_write_permission_is_named_with_the_option(place: Place) -> None:
+@pytest.mark.parametrize("hidden", [False, True], ids=["read-only", "below a closed directory"])
+def test_b093_a_directory_without_permission_is_named_with_the_option(hidden: bool, tmp_path: Path) -> None:
     if os.getuid() == 0 and shutil.which("setpriv") is None:
         pytest.skip("root may write everywhere, and there is no setpriv to be somebody else")
-    place.directory.mkdir(mode=0o555)
+    above = tmp_path / "above"
+    directory = above / "cache"
+    directory.mkdir(parents=True)
+    directory.chmod(0o555)
     program = f"""
 import sys
 from pathlib import Path
 from streamshard.storage import Blob, NodeCache, open_store
 blob = Blob("a", 1, "a", 1)
 store = open_store("memory://x"); store.put_bytes("a", b"1")
-NodeCache(Path({str(place.directory)!r}), store, digest="d").ensure(blob)
+NodeCache(Path({str(directory)!r}), store, digest="d").ensure(blob)
 """
-    for parent in (place.directory, *place.directory.parents[:3]):
-        if parent.stat().st_uid == os.getuid() and parent != place.directory:
+    for parent in directory.parents:
+        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
+    above.chmod(0o700 if hidden and os.getuid() == 0 else 0o600 if hidden else 0o755)
     command = [sys.executable, "-c", program]
     if os.getuid() == 0:
         command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=Path(__file__).parents[2])
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2]
+        )
+    finally:
+        above.chmod(0o755)
     assert done.returncode == 1
-    assert f"StorageError: cache directory {place.directory}: cannot be written" in done.stderr
-    assert "local=" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert f"StorageError: cache directory {directory}: cannot be written" in last
+    assert "local=" in last
 
 
 def test_b093_a_home_that_is_not_set_is_named_with_the_option(
