@@ -40,7 +40,7 @@ def parse_count(value: int | str, *, name: str = "count") -> int:
 
 def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> int:
     if not isinstance(value, str):
-        number = _integer(value)
+        number = as_integer(value)
         if number is None:
             raise ValueError(f"{name}={value!r}: expected {wanted}")
         if number < 0:
@@ -57,7 +57,8 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
     return (int(whole or "0") * scale + int(fraction or "0")) * unit // scale
 
 
-def _integer(value: Any) -> int | None:
+def as_integer(value: Any) -> int | None:
+    """Return a Python or NumPy integer as an int; None for anything else, booleans too."""
     if isinstance(value, bool):
         return None
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamshard._sizes import as_integer
 from streamshard.dataset.stream import Stream
 from streamshard.order.lanes import default_lanes, default_window
 from streamshard.order.walk import Walk
@@ -57,7 +57,7 @@ def only(name: str, value: str, *known: str) -> None:
 
 def whole(name: str, value: Any, most: int | None = None) -> int:
     """Return a whole number from 0 to ``most`` as an int; ValueError for anything else."""
-    number = _integer(value)
+    number = as_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         end = "" if most is None else f" to {most}"
         raise ValueError(f"{name}={value!r}: expected a whole number from 0{end}")
@@ -68,19 +68,10 @@ def positive(name: str, value: Any) -> int | None:
     """Return a whole number of at least 1 as an int, or None; ValueError for anything else."""
     if value is None:
         return None
-    number = _integer(value)
+    number = as_integer(value)
     if number is None or number < 1:
         raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
     return number
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)  # NumPy's integers pass
-    except TypeError:
-        return None
 
 
 def streams_of(

@@ -87,6 +87,8 @@ def open_image(content: bytes | memoryview) -> Image.Image:
         image: Image.Image = image_module.open(io.BytesIO(content))
         refuse_program(image)
         image.load()
+    except MemoryError:
+        raise  # says something of this machine, not of the file
     except Exception as error:  # Pillow's decoders raise many classes on broken files
         raise FormatError(
             f"an image of {len(content)} bytes that cannot be decoded ({type(error).__name__}: {error})"
@@ -122,6 +124,8 @@ def _source_bytes(image: ImageFile.ImageFile, formats: tuple[str, ...]) -> bytes
                 and source.info.get("transparency") == image.info.get("transparency")
                 and source.tobytes() == image.tobytes()
             )
+    except MemoryError:
+        raise  # else the picture would be encoded anew without need, and a JPEG lose quality
     except Exception:  # noqa: BLE001 a file that no longer opens is not the source; the pixels get saved
         return None
     return content if same else None

@@ -271,3 +271,20 @@ def test_b046_half_a_jpeg_in_a_sample_names_the_row_and_the_column():
     with pytest.raises(FormatError, match=r"row 0: column 'image' \(encoding 'jpeg'\): .*cannot be decoded"):
         schema.decoder().many(payload, np.array([0]), np.array([len(payload)]))
     assert schema.decoder(decode_images=False).one(payload)["image"] == JPEG[: len(JPEG) // 2]
+
+
+def test_a_lack_of_memory_is_not_blamed_on_the_file(monkeypatch):
+    content = io.BytesIO()
+    Image.new("RGB", (8, 8), (250, 3, 90)).save(content, "JPEG")
+    picture = Image.open(io.BytesIO(content.getvalue()))
+    picture.load()
+
+    def no_memory(self):
+        raise MemoryError
+
+    monkeypatch.setattr(type(picture), "load", no_memory)
+    encoding = parse_encoding("jpeg")
+    with pytest.raises(MemoryError):
+        encoding.decode(content.getvalue())
+    with pytest.raises(MemoryError):
+        encoding.encode(picture)
