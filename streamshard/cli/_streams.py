@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any, TextIO, cast
@@ -37,7 +38,7 @@ class _Patient:
             try:
                 return self._stream.write(text)
             except OSError:
-                self._gone = True
+                self._lose()
         return len(text)
 
     def flush(self) -> None:
@@ -45,7 +46,13 @@ class _Patient:
             try:
                 self._stream.flush()
             except OSError:
-                self._gone = True
+                self._lose()
+
+    def _lose(self) -> None:
+        self._gone = True
+        # What is left in the stream's buffer is flushed when Python ends; if that fails, it exits with 120.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -196,7 +196,7 @@ def test_an_output_below_a_file_is_named(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2> /dev/full", "2>&1 >&- | :"])
 def test_work_goes_on_when_nobody_hears_of_it(source: Path, tmp_path: Path, closed: str) -> None:
     command = [*_RUN, "convert", source, "--out", tmp_path / "A", "--workers", 2, "--samples-per-shard", 10]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": ""}
     text = f"{shlex.join(map(str, command))} {closed}"
     subprocess.run(["bash", "-c", text], env=environment, check=True, timeout=60)
     assert len(LocalDataset(str(tmp_path / "A"))) == 40
