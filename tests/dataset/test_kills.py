@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset, World
+from streamshard.storage.cache_directory import CacheDirectory
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.leftovers import left_in, left_in_shared_memory
 from tests.support.loading import joined, numbers_of, text_dataset
@@ -105,6 +106,9 @@ def kill_and_restart(
         assert {(line["epoch"], line["position"]) for line in lines} == expected[rank].keys()
         # A kill between a batch and its state costs no more than what was under way.
         assert len(lines) <= len(expected[rank]) + 2 * kills
+    # What the last ones to be killed left goes with the next user that fetches; had they fetched everything
+    # already, no run above was that user.
+    CacheDirectory(cache).sweep()
     hidden = cache / ".streamshard"
     assert left_in(hidden / "jobs") == left_in(hidden / "alive") == []
     for path in cache.glob("*.mds"):
