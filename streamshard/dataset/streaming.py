@@ -7,7 +7,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
@@ -19,6 +19,7 @@ from streamshard.dataset.feed import Feed, Share
 from streamshard.dataset.fingerprint import fingerprints
 from streamshard.dataset.handover import Beginning
 from streamshard.dataset.iteration import PROGRESS, Iteration, go_on
+from streamshard.dataset.mesh import world_of
 from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
@@ -40,6 +41,9 @@ from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import BATCHINGS, Order
 from streamshard.order.world import World
 from streamshard.read.selection import parse_selection
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -69,7 +73,8 @@ class StreamingDataset(IterableDataset[Any]):
             run of samples.
         allow_unsafe_types: decode ``pkl`` columns, which can run code.
         replication: that many consecutive ranks get the same samples.
-        world: the topology, where it shall not be detected.
+        world: the topology, where it shall not be detected: a ``World``, or the data-parallel dimensions of a torch
+            ``DeviceMesh``, as ``mesh["dp"]``.
         on_error: ``"raise"``.
         remainder: what becomes of the last, shorter global batch: ``"pad"`` (equal steps, repeats marked),
             ``"drop"``, or ``"exact"`` (no repeats; ranks may differ by one).
@@ -110,7 +115,7 @@ class StreamingDataset(IterableDataset[Any]):
         batching_method: str = "random",
         allow_unsafe_types: bool = False,
         replication: int | None = None,
-        world: World | None = None,
+        world: World | DeviceMesh | None = None,
         storage_options: Mapping[str, Any] | None = None,
         on_error: str = "raise",
         remainder: Literal["pad", "drop", "exact"] | None = None,
@@ -177,7 +182,7 @@ class StreamingDataset(IterableDataset[Any]):
             [stream.name for stream in self.streams],
             [fingerprints(stream.index) for stream in opened],
         )
-        self._topology = Topology(world)
+        self._topology = Topology(world_of(world, replication))
         self._turns = Turns()
         self._pool = PoolHere(self._source)
         self._unit: Literal["samples", "batches"] = "samples"

@@ -7,17 +7,17 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 
 def run_rank(rank: int, config: dict[str, Any]) -> None:
     import torch
 
-    from tests.support import trainers
-
+    target = _target(config["target"])
     torch.set_num_threads(1)
     if config["rendezvous"] is None:
-        getattr(trainers, config["target"])(rank, config["options"])
+        target(rank, config["options"])
         return
     import torch.distributed as dist
 
@@ -25,9 +25,16 @@ def run_rank(rank: int, config: dict[str, Any]) -> None:
         "gloo", init_method=f"file://{config['rendezvous']}", rank=rank, world_size=config["ranks"]
     )
     try:
-        getattr(trainers, config["target"])(rank, config["options"])
+        target(rank, config["options"])
     finally:
         dist.destroy_process_group()
+
+
+def _target(name: str) -> Any:
+    from tests.support import trainers
+
+    module, _, function = name.rpartition(".")
+    return getattr(import_module(f"tests.support.{module}") if module else trainers, function)
 
 
 def main() -> None:

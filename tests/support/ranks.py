@@ -28,7 +28,7 @@ class Job:
     """One run of ``target`` (a function of ``tests.support.trainers``) on some ranks.
 
     Args:
-        target: its name; called as ``target(rank, options)``.
+        target: its name; called as ``target(rank, options)``. ``module.name`` is in ``tests.support.module``.
         ranks: how many ranks; 0 calls ``target(0, options)`` in the launcher itself.
         options: anything that JSON can hold.
         method: how the ranks are started.
