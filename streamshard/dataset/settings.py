@@ -102,7 +102,22 @@ def streams_of(
     for stream in found:
         if not isinstance(stream, Stream):
             raise TypeError(f"StreamingDataset: streams= holds {stream!r}, expected streamshard.Stream")
+    _refuse_equal_names(found)
     return found
+
+
+def _refuse_equal_names(streams: Sequence[Stream]) -> None:
+    """A name says in a training state which stream is meant, so no two may have the same."""
+    seen: dict[str, Stream] = {}
+    for stream in streams:
+        if stream.name is None:
+            continue
+        if stream.name in seen:
+            raise ValueError(
+                f"two streams have the name {stream.name!r}, those of {seen[stream.name].place!r} and of "
+                f"{stream.place!r}: a training state tells streams apart by their names, so give each its own"
+            )
+        seen[stream.name] = stream
 
 
 def walks_of(

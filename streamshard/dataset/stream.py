@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamshard._sizes import parse_count
+from streamshard.storage.redact import public_url
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -20,13 +23,14 @@ class Stream:
             read in place and never written to.
         split: sub-directory of both, such as ``"train"``.
         proportion, repeat, choose: how much of this stream an epoch takes: a weight relative to the other
-            streams, a multiple of its size, or a number of samples. At most one of them.
+            streams, a multiple of its size, or a number of samples (``"1.5M"``). At most one of them.
         download_retry: tries after the first one, >= 0.
         download_timeout: seconds without any progress after which a try has failed.
         validate_hash: ``None`` checks a downloaded file against a hash of the index where there is one;
             ``False`` never; the name of an algorithm also checks files that are read in place.
         keep_zip: keep the compressed file beside the decompressed one.
-        name: identity of the stream in a training state; without one its content and place count.
+        name: identity of the stream in a training state, so no two streams of a dataset have the same; without one
+            its content and place count.
         storage_options: passed to the file system as it is.
 
     A stream is never changed by a dataset, so one object can serve several of them.
@@ -57,17 +61,24 @@ class Stream:
         }
         given = {key: value for key, value in weights.items() if value is not None}
         if len(given) > 1:
-            raise ValueError(f"{self}: {' and '.join(given)} exclude each other, give one of them")
+            said = " and ".join(f"{key}={value!r}" for key, value in given.items())
+            raise ValueError(f"{self}: {said} exclude each other, give one of them")
         for key, value in given.items():
-            if isinstance(value, str) and key == "choose":
-                continue  # a count such as "1.5M", parsed where it is used
-            least = 0 if key == "proportion" else 1 if key == "choose" else math.ulp(0)
+            if key == "choose":
+                if parse_count(value, name=f"{self}: choose") < 1:
+                    raise ValueError(f"{self}: choose={value!r} must be above 0")
+                continue
+            least = 0 if key == "proportion" else math.ulp(0)
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if not is_number or not least <= value < math.inf:
                 bound = "at least 0" if key == "proportion" else "above 0"
-                raise ValueError(f"{self}: {key}={value!r} must be {bound}, and finite")
+                raise ValueError(f"{self}: {key}={value!r} must be {bound}, and finite; expected a number")
+
+    @property
+    def place(self) -> str:
+        """Where the stream is, for people: without credentials."""
+        root = public_url(os.fspath(self.remote or self.local or ""))
+        return f"{root.rstrip('/')}/{self.split}" if self.split else root
 
     def __str__(self) -> str:
-        return (
-            f"stream {self.name!r}" if self.name else f"stream {os.fspath(self.remote or self.local or '')!r}"
-        )
+        return f"stream {self.name or self.place!r}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from streamshard._sizes import parse_bytes, parse_count
+from streamshard._sizes import parse_bytes
 from streamshard.dataset.batching import Batching
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.feed import Feed, Share
@@ -35,7 +35,7 @@ from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.states import MAX_EPOCH, States
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
-from streamshard.dataset.weights import samples_per_epoch
+from streamshard.dataset.weights import mean_costs_of, parse_epoch_size, samples_per_epoch
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import BATCHINGS, Order
@@ -61,6 +61,8 @@ class StreamingDataset(IterableDataset[Any]):
         streams: the sources; or give ``remote``/``local``/``split`` of a single one (see ``Stream``).
         download_retry, download_timeout, validate_hash, keep_zip, storage_options: for streams that do not say.
         epoch_size: samples an epoch over all streams, as a number or ``"1.5M"``; default: each sample once.
+        weight_by: what streams' proportions are shares of: ``"samples"``, ``"bytes"`` of the raw shards, or a cost
+            that all indexes carry, such as ``"tokens"``.
         predownload: samples that each worker fetches ahead; default: as many as fit 256 MiB.
         cache_limit: bytes of disk, or ``"100gb"``, that each stream's cache may take on a node.
         sampling_method: ``"balanced"``: every sample is used evenly over the epochs.
@@ -102,6 +104,7 @@ class StreamingDataset(IterableDataset[Any]):
         validate_hash: str | bool | None = None,
         keep_zip: bool = False,
         epoch_size: int | str | None = None,
+        weight_by: str = "samples",
         predownload: int | None = None,
         cache_limit: int | str | None = None,
         sampling_method: str = "balanced",
@@ -163,11 +166,16 @@ class StreamingDataset(IterableDataset[Any]):
             decode_images=decode_images,
             writeable_arrays=writeable_arrays,
         )
+        size = parse_epoch_size(epoch_size)
         opened = [OpenStream(stream, fetching) for stream in self.streams]
         self._source = Source(opened, decoding)
         self._decode_images = decode_images
-        size = None if epoch_size is None else parse_count(epoch_size, name="epoch_size")
-        samples = samples_per_epoch(self.streams, [stream.index.num_samples for stream in opened], size)
+        samples = samples_per_epoch(
+            self.streams,
+            [stream.index.num_samples for stream in opened],
+            size,
+            mean_costs_of(opened, weight_by),
+        )
         walks = walks_of(
             opened,
             samples,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamshard.errors import FormatError
 from streamshard.format.compression import parse_compression
+from streamshard.format.costs import COSTS_KEY, parse_costs
 from streamshard.format.encodings import parse_encoding
 from streamshard.format.schema import Schema
 
@@ -58,11 +59,16 @@ class Index:
         extra: what stood under the key ``"streamshard"``.
         samples_per_shard: int64[S].
         begins: int64[S + 1]; shard s holds the sample ids [begins[s], begins[s + 1]).
+        costs: name -> sum of each shard, int64[S]: what the samples cost in units that the writer has named.
+
+    Raises:
+        FormatError: costs in ``extra`` that are malformed or are those of other shards.
     """
 
     def __init__(self, shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = None) -> None:
         self.shards = tuple(shards)
         self.extra = dict(extra or {})
+        self.costs = parse_costs(self.extra.get(COSTS_KEY, {}), len(self.shards))
         self.samples_per_shard: NDArray[np.int64] = np.fromiter(
             (shard.num_samples for shard in self.shards), np.int64, len(self.shards)
         )
@@ -156,7 +162,10 @@ def parse_index(text: bytes, *, source: str) -> Index:
         seen: set[str] = set()
         twice = next(n for n in (s.stored.basename for s in shards) if n in seen or seen.add(n))  # type: ignore[func-returns-value]
         raise FormatError(f"{source}: two shards have the file {twice!r}")
-    return Index(shards, extra)
+    try:
+        return Index(shards, extra)
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}") from error
 
 
 class _EntryParser:

@@ -7,11 +7,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
-from streamshard.dataset.weights import samples_per_epoch
 from streamshard.errors import FormatError, StateError
 from tests.support.pretended_ranks import numbers, write_numbers
 
@@ -150,17 +147,6 @@ def test_samples_are_numbered_on_from_stream_to_stream(places):
     ]
 
 
-def test_weights_of_two_kinds_are_refused(places):
-    with pytest.raises(ValueError, match=r"has proportion=0\.5, .* has none"):
-        dataset_of([Stream(local=places[0], proportion=0.5), Stream(local=places[1], repeat=2)])
-    with pytest.raises(ValueError, match="all proportions are 0"):
-        dataset_of([Stream(local=place, proportion=0) for place in places])
-    with pytest.raises(ValueError, match="epoch_size=10 cannot"):
-        dataset_of([Stream(local=places[0], choose=5), Stream(local=places[1])], epoch_size=10)
-    with pytest.raises(ValueError, match="would give 0 of its 100 samples"):
-        dataset_of([Stream(local=places[0], proportion=1), Stream(local=places[1], proportion=1e-9)])
-
-
 def test_a_proportion_of_0_turns_a_stream_off(places):
     streams = [Stream(local=places[0], proportion=1), Stream(local=places[1], proportion=0)]
     assert by_stream(epoch_of(dataset_of(streams, epoch_size=50))) == {0: 50}
@@ -196,25 +182,6 @@ def test_columns_of_streams_with_other_columns_are_named(places, tmp_path):
     dataset = dataset_of(streams, batch_transform=dict, columns=["number"])
     seen = [number for batch in StreamingDataLoader(dataset) for number in batch["number"].tolist()]
     assert sorted(seen) == [*range(100), *range(3000, 3100)]
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    available=st.lists(st.integers(1, 10**6), min_size=1, max_size=6),
-    size=st.integers(6, 10**7),
-    data=st.data(),
-)
-def test_shares_add_up_and_are_within_one_of_exact(available, size, data):
-    weights = data.draw(st.lists(st.integers(1, 50), min_size=len(available), max_size=len(available)))
-    streams = [Stream(local=".", proportion=weight) for weight in weights]
-    try:
-        shares = samples_per_epoch(streams, available, size)
-    except ValueError:
-        assert min(weights) * size < sum(weights)
-        return
-    assert sum(shares) == size
-    for share, weight in zip(shares, weights, strict=True):
-        assert abs(share * sum(weights) - size * weight) < sum(weights)
 
 
 @pytest.mark.parametrize("batching", ["random", "stratified"])
