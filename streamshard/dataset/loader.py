@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,6 +14,7 @@ from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.environment import check_socket_room
 from streamshard.dataset.iteration import PROGRESS
+from streamshard.dataset.read_once import Begun, ReadOnce, SharedDelivery
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
 
@@ -29,11 +32,14 @@ class StreamingDataLoader(DataLoader[Any]):
         collate_fn: makes a batch of a list of samples. Default: stacks numbers and arrays of one shape into
             tensors and keeps lists of everything else, see ``streamshard.dataset.collate.collate_samples``.
         drop_last: leave out the last, shorter global batch on all ranks.
+        read_once: a process group whose members get the same samples: its first member reads, and runs the
+            workers, the others receive each batch from it. All of them call ``iter()`` and ``next()`` together.
         **arguments: passed to ``torch.utils.data.DataLoader``; ``shuffle``, ``sampler`` and ``batch_sampler``
             have no meaning for a dataset that brings its order.
 
     Raises:
-        TypeError: the dataset is no ``StreamingDataset``.
+        TypeError: the dataset is no ``StreamingDataset``; ``read_once`` is no process group.
+        TopologyError: this process is no member of the ``read_once`` group.
         ValueError: ``batch_size`` differs from the dataset's own, or an argument would change the order; or the
             dataset's class overrides ``__iter__``, so that nobody can know which samples a batch stands for.
     """
@@ -46,6 +52,7 @@ class StreamingDataLoader(DataLoader[Any]):
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
+        read_once: Any = None,
         **arguments: Any,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
@@ -74,6 +81,7 @@ class StreamingDataLoader(DataLoader[Any]):
         )
         # To torch each batch is one item, to whoever asks this loader it is not.
         self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
+        self._together = None if read_once is None else ReadOnce(read_once, pin_memory=self.pin_memory)
         self._progress: Progress | None = None
         self._delivery: Callable[[], Delivery | None] = _nothing
 
@@ -85,20 +93,17 @@ class StreamingDataLoader(DataLoader[Any]):
         Raises:
             StateError: another iterator of the dataset is still under way.
             StorageError: workers could not hand over tensors, because TMPDIR is too long.
+            TopologyError: the members of the ``read_once`` group do not get the same samples.
         """
-        dataset = self.dataset
-        if self.num_workers:
-            check_socket_room()
-        dataset.group_by(self._batching)
-        with dataset.lent_in_batches():
-            if self.num_workers:
-                beginning, plan, rank = dataset.begin_for_workers()
-                batches = super().__iter__()
-            else:
-                batches = super().__iter__()
-                beginning, plan, rank = dataset.begun()
+        dataset, together = self.dataset, self._together
+        make: Callable[..., Delivery] = Delivery
+        if together is None:
+            batches, beginning, plan, rank = self._begin()
+        else:
+            (batches, beginning, plan, rank), stand = together.begin(self._begin, dataset)
+            make = functools.partial(SharedDelivery, together, stand)
         self._progress = progress = Progress(beginning, plan, rank)
-        delivery = Delivery(
+        delivery = make(
             batches,
             progress,
             was_stopped=lambda: dataset.was_stopped(beginning),
@@ -108,6 +113,22 @@ class StreamingDataLoader(DataLoader[Any]):
         self._delivery = weakref.ref(delivery)
         dataset.guard(delivery, progress.is_over, progress.is_untouched)
         return delivery
+
+    def _begin(self) -> Begun:
+        dataset = self.dataset
+        reads = self._together is None or self._together.is_reader
+        if self.num_workers and reads:
+            check_socket_room()
+        dataset.group_by(self._batching)
+        with dataset.lent_in_batches():
+            if not reads:
+                beginning, plan, rank = dataset.begin_for_workers()
+                return itertools.repeat(None, plan.rank_num_batches(rank)), beginning, plan, rank
+            if self.num_workers:
+                beginning, plan, rank = dataset.begin_for_workers()
+                return super().__iter__(), beginning, plan, rank
+            batches = super().__iter__()
+            return batches, *dataset.begun()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has this loader's place, but neither its iterator nor its workers.
