@@ -4,7 +4,7 @@ A parcel is one run of bytes, integers little-endian:
 
     u64      number of buffers, n
     u64      size of the pickle in bytes
-    n * u64  for each buffer its size in bytes, doubled, plus 1 where nobody may write to it
+    n * u64  for each buffer its size in bytes
     ...      the pickle, protocol 5
     ...      the buffers, each at the next multiple of 64
 
@@ -41,7 +41,7 @@ def pack(value: Any) -> torch.Tensor:
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=keep).dump(value)
     pickled = stream.getbuffer()
-    sizes = [buffer.nbytes << 1 | buffer.readonly for buffer in buffers]
+    sizes = [buffer.nbytes for buffer in buffers]
     head = _HEAD.pack(len(buffers), pickled.nbytes) + struct.pack(f"<{len(sizes)}Q", *sizes)
     begin = len(head) + pickled.nbytes
     places = list(_places(begin, sizes))
@@ -65,10 +65,7 @@ def unpack(parcel: torch.Tensor) -> Any:
     sizes = struct.unpack_from(f"<{count}Q", source, _HEAD.size)
     stream = _HEAD.size + 8 * count
     begin = stream + nbytes
-    buffers = []
-    for (first, last), size in zip(_places(begin, sizes), sizes, strict=True):
-        buffer = source[first:last]
-        buffers.append(buffer.toreadonly() if size & 1 else buffer)
+    buffers = [source[first:last] for first, last in _places(begin, sizes)]
     return pickle.loads(source[stream:begin], buffers=buffers)  # noqa: S301 of our own job, see above
 
 
@@ -97,8 +94,8 @@ def _tensor(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tens
 
 
 def _places(begin: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where each buffer begins and ends; ``sizes`` as in a parcel."""
+    """Where each buffer begins and ends."""
     for size in sizes:
         first = -(-begin // _ALIGNMENT) * _ALIGNMENT
-        begin = first + (size >> 1)
+        begin = first + size
         yield first, begin
