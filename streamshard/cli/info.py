@@ -55,6 +55,10 @@ def _print(summary: Summary) -> None:
         rows.append(("shard bytes", _spread(summary.shard_nbytes, format_bytes)))
     if summary.shard_samples is not None:
         rows.append(("shard samples", _spread(summary.shard_samples, lambda count: f"{count:,.0f}")))
+    rows += [
+        (f"cost {name}", f"{total:,}, mean {total / max(1, summary.num_samples):,.1f} a sample")
+        for name, total in summary.costs.items()
+    ]
     table(rows)
     if summary.columns:
         more = f" (of the first of {summary.num_schemas} schemas)" if summary.num_schemas > 1 else ""

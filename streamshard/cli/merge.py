@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import click
 
 from streamshard.cli._errors import NamedErrorCommand
 from streamshard.cli._options import storage_option
-from streamshard.cli._text import say
+from streamshard.cli._text import printable, say
 
 
 @click.command("merge", cls=NamedErrorCommand)
@@ -25,9 +26,13 @@ def command(out: str, indexes: tuple[str, ...], storage_options: dict[str, Any])
     from streamshard.storage import open_store
     from streamshard.write.merge import merge_index
 
-    if indexes:
-        merge_index(list(indexes), out, storage_options=storage_options)
-    else:
-        merge_index(out, storage_options=storage_options)
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", UserWarning)
+        if indexes:
+            merge_index(list(indexes), out, storage_options=storage_options)
+        else:
+            merge_index(out, storage_options=storage_options)
+    for warning in noted:
+        click.echo(printable(f"note: {warning.message}"), err=True)
     index, _ = load_index(open_store(out, storage_options=storage_options))
     say(f"{out}: {index.num_samples:,} samples in {len(index.shards):,} shards")

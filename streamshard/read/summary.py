@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamshard.errors import StreamshardError
+from streamshard.format.costs import COSTS_KEY
 from streamshard.read.catalog import load_index
 from streamshard.read.spot import SpotReader
 
@@ -47,7 +48,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What ``streamshard info`` shows. ``extra`` is the index's own "streamshard" key."""
+    """What ``streamshard info`` shows. ``costs``: total by name; ``extra``: else under the key "streamshard"."""
 
     source: str
     digest: str
@@ -61,6 +62,7 @@ class Summary:
     hashes: dict[str, int]
     shard_nbytes: Spread | None
     shard_samples: Spread | None
+    costs: dict[str, int]
     extra: dict[str, Any]
     guess_note: str | None
 
@@ -94,7 +96,8 @@ def summarise_dataset(store: Store, *, split: str | None = None) -> Summary:
         hashes=dict(Counter(name for info in index.shards for name in info.hashes)),
         shard_nbytes=_spread(nbytes),
         shard_samples=_spread(np.asarray(index.samples_per_shard, dtype=np.int64)),
-        extra=dict(index.extra),
+        costs={name: int(sums.sum()) for name, sums in sorted(index.costs.items())},
+        extra={key: value for key, value in index.extra.items() if key != COSTS_KEY},
         guess_note=note,
     )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from streamshard.errors import BlobNotFoundError, FormatError
+from streamshard.format.costs import COSTS_KEY, costs_entry
 from streamshard.format.index import INDEX_BASENAME, FileInfo, Index, ShardInfo, index_text, parse_index
 from streamshard.storage.store import Store
+from streamshard.write.costs import joined_costs
 from streamshard.write.publish import publish_file
 
 Place = str | os.PathLike[str]
@@ -51,7 +54,7 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     ``merge_index(index_file_urls, out)`` merges the listed indexes in their order; each must lie in or below
     ``out``. ``merge_index(out)`` merges every ``index.json`` below ``out``, at any depth, in the order of
     their paths. Paths of any depth are kept. An index that is already in ``out`` is replaced if all its
-    shards are in the new one.
+    shards are in the new one. Costs are kept that all parts have; a warning names each other one.
 
     Args:
         index_file_urls: paths or URLs of index files, or pairs (local, remote) of which the local one is read
@@ -174,8 +177,11 @@ class _Root:
 def merge_parts(parts: Sequence[Part]) -> Index:
     """Put the shards of all parts one after another, their files named from the root.
 
+    Costs that all parts have are kept; of any other, one warning says which part lacks it.
+
     Raises:
         ValueError: two parts name the same file, as a merged index and one of its own parts do.
+        FormatError: what stands under the key ``"streamshard"`` of the parts cannot be added up.
     """
     owner: dict[str, str] = {}
     shards: list[ShardInfo] = []
@@ -190,7 +196,23 @@ def merge_parts(parts: Sequence[Part]) -> Index:
                 )
             owner[name] = part.folder
             shards.append(shard)
-    return Index(shards, merge_extras([(part.folder, part.index.extra) for part in parts]))
+    extras = [
+        (part.folder, {key: value for key, value in part.index.extra.items() if key != COSTS_KEY})
+        for part in parts
+    ]
+    return Index(shards, {**merge_extras(extras), **_merge_costs(parts)})
+
+
+def _merge_costs(parts: Sequence[Part]) -> dict[str, Any]:
+    costs, lacking = joined_costs([(p.folder, p.index.costs, p.index.num_shards) for p in parts])
+    for name, folders in lacking.items():
+        warnings.warn(
+            f"merge_index: cost {name!r} is left out, since the index in {folders[0] or '.'!r} lacks it"
+            + (f", as do {len(folders) - 1} others" if len(folders) > 1 else ""),
+            UserWarning,
+            stacklevel=6,
+        )
+    return {COSTS_KEY: costs_entry(costs)} if costs else {}
 
 
 def merge_extras(extras: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

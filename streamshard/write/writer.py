@@ -20,6 +20,7 @@ from streamshard.errors import SampleError, StreamshardError
 from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
 from streamshard.format.schema import Schema
 from streamshard.format.shard import ShardCutter, config_text
+from streamshard.write.costs import Cost, CostSums
 from streamshard.write.destination import refuse_or_clear
 from streamshard.write.encode import shard_basename, write_shard
 from streamshard.write.options import DEFAULT_SIZE_LIMIT, ShardOptions, check_count
@@ -60,6 +61,9 @@ class MDSWriter:
         max_workers: upload threads; None for min(32, CPUs + 4).
         retry: further tries of a failed upload, after the first one.
         samples_per_shard: cut a shard at this number of samples too.
+        costs: what samples cost, added up shard by shard in the index, for ``StreamingDataset(weight_by=)``: cost
+            name -> a column (whole numbers count for themselves, lists and arrays for their elements, None for 0),
+            or a function of the sample that gives a whole number, e.g. ``{"tokens": "input_ids"}``.
 
     Raises:
         ValueError: an argument that makes no sense; nothing has been made then.
@@ -81,12 +85,14 @@ class MDSWriter:
         max_workers: int | None = None,
         retry: int = 2,
         samples_per_shard: int | None = None,
+        costs: Mapping[str, Cost] | None = None,
     ) -> None:
         from streamshard.storage.opening import open_store
         from streamshard.storage.retry import RetryPolicy
 
         self._schema = Schema.from_columns(columns)
         self._encode = self._schema.encoder()
+        self._costs = CostSums(costs, columns)
         self._options = ShardOptions.parse(
             compression=compression, hashes=hashes, size_limit=size_limit, samples_per_shard=samples_per_shard
         )
@@ -169,10 +175,12 @@ class MDSWriter:
             raise self._closed_error()
         if self._trouble or (self._uploader is not None and self._uploader.failed):
             self._raise_trouble()
+        whole = sample
         try:
             if isinstance(sample, Mapping) and len(sample) > len(self._schema.names):
                 sample = self._without_extra_keys(sample)
             encoded = self._encode(sample)
+            counted = self._costs.count(whole)
             fits = self._cutter.fits(len(encoded))
         except SampleError as error:
             raise type(error)(f"sample {self._num_samples}: {error}") from error
@@ -184,6 +192,7 @@ class MDSWriter:
                 raise
         self._samples.append(encoded)
         self._cutter.add(len(encoded))
+        self._costs.add(counted)
         self._num_samples += 1
 
     def _without_extra_keys(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -216,7 +225,7 @@ class MDSWriter:
             if self._uploader is not None:
                 self._uploader.wait()
             self._published.append(INDEX_BASENAME)
-            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards)])
+            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards, self._costs.extra())])
             if self._uploader is not None:
                 self._uploader.put(INDEX_BASENAME)
                 self._uploader.wait()
@@ -255,6 +264,7 @@ class MDSWriter:
         samples, self._samples = self._samples, []
         nbytes = self._cutter.nbytes
         self._cutter.reset()
+        self._costs.cut()
         basename = shard_basename(self._num_cut)
         self._num_cut += 1
         self._pressing = self._press.submit(self._publish, basename, samples)

@@ -95,3 +95,17 @@ def test_an_empty_dataset_is_no_error(tmp_path: Path) -> None:
     code, out, _ = info(str(tmp_path))
     assert code == 0
     assert "samples 0 shards 0" in " ".join(out.split())
+
+
+def test_costs_are_shown_with_their_mean(tmp_path: Path) -> None:
+    costs = {"tokens": {"shards": [1000, 500], "total": 1500}, "chars": {"shards": [0, 0], "total": 0}}
+    write_dataset(tmp_path, text_samples(20), extra={"costs": costs, "formats": {}})
+    code, out, _ = info(str(tmp_path))
+    assert code == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "cost tokens 1,500, mean 75.0 a sample" in lines
+    assert "cost chars 0, mean 0.0 a sample" in lines
+    assert not any("shards" in line and "1000" in line for line in lines)
+    document = json.loads(info(str(tmp_path), "--json")[1])
+    assert document["costs"] == {"chars": 0, "tokens": 1500}
+    assert document["extra"] == {"formats": {}}

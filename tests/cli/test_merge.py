@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -39,3 +40,15 @@ def test_nothing_to_merge_is_exit_1(tmp_path: Path) -> None:
     assert code == 1
     assert out == ""
     assert err.startswith("error: ")
+
+
+def test_a_cost_that_a_part_lacks_is_noted_and_the_rest_is_kept(tmp_path: Path) -> None:
+    both = {"tokens": {"shards": [9], "total": 9}, "chars": {"shards": [5], "total": 5}}
+    write_dataset(tmp_path / "a", text_samples(3), extra={"costs": both})
+    write_dataset(tmp_path / "b", text_samples(3), extra={"costs": {"tokens": both["tokens"]}})
+    code, out, err = merge(tmp_path)
+    assert code == 0
+    assert out.strip() == f"{tmp_path}: 6 samples in 2 shards"
+    assert err == "note: merge_index: cost 'chars' is left out, since the index in 'b' lacks it\n"
+    merged = json.loads((tmp_path / "index.json").read_text())
+    assert merged["streamshard"] == {"costs": {"tokens": {"shards": [9, 9], "total": 18}}}
