@@ -75,6 +75,13 @@ class _ConvertCommand(click.Command):
 )
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
 @click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
+@click.option(
+    "--cost",
+    "costs",
+    multiple=True,
+    metavar="NAME=KEY",
+    help="What samples cost (tokens=KEY), for weight_by.",
+)
 @click.option("--json-rest", metavar="COLUMN", help="Column for the rarest of more than 256 keys.")
 @click.option("--allow-outside-root", is_flag=True, help="Let image paths and links leave the root.")
 @click.option("--max-image-pixels", type=int, metavar="N", help="Largest image that is decoded.")
@@ -86,13 +93,14 @@ def command(
     sources: tuple[str, ...],
     size_limit: str,
     hashes: tuple[str, ...],
+    costs: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **rest: Any,
 ) -> None:
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert.job import convert
-    from streamshard.convert.options import ConvertOptions, parse_size_limit
+    from streamshard.convert.options import ConvertOptions, parse_costs, parse_size_limit
     from streamshard.convert.progress import SilentProgress
     from streamshard.errors import StreamshardError
 
@@ -105,6 +113,7 @@ def command(
             sources=sources,
             size_limit=parse_size_limit(size_limit),
             hashes=tuple(name for name in hashes if name != "none"),
+            costs=parse_costs(costs),
             **{name: value for name, value in rest.items() if value is not None},
         )
     except ValueError as error:

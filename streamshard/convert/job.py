@@ -12,7 +12,7 @@ from typing import Any
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
 from streamshard.convert.finished import input_digests
-from streamshard.convert.journal import Journal, work_directory
+from streamshard.convert.journal import Done, Journal, work_directory
 from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.places import local_path, open_place
@@ -25,6 +25,7 @@ from streamshard.convert.sources import Origin, Source, find_origins, stage
 from streamshard.convert.summary import Summary
 from streamshard.convert.tally import SavedChunk
 from streamshard.errors import ConvertError, FormatError
+from streamshard.format.costs import COSTS_KEY, costs_entry
 from streamshard.format.index import INDEX_BASENAME, Index, ShardInfo, index_text, parse_index
 from streamshard.storage.opening import is_local
 from streamshard.write.publish import publish_file
@@ -79,9 +80,10 @@ class _Job:
                 return finished
             with Workers(self._num_workers()) as workers:
                 plan = self._plan(workers)
-                infos, resumed = self._write(plan, workers)
-            self._publish(plan, infos)
-        return self._summary(plan, infos, resumed)
+                done, resumed = self._write(plan, workers)
+            infos, extra = [each.info for each in done], self._extra(plan, done)
+            self._publish(infos, extra)
+        return self._summary_of(infos, extra, plan=plan, resumed=resumed)
 
     def _num_workers(self) -> int:
         places = [*self._options.sources, self._options.out, self._options.image_root or ""]
@@ -260,9 +262,10 @@ class _Job:
             options.max_image_pixels,
             options.allow_outside_root,
             options.storage_options,
+            options.costs,
         )
 
-    def _write(self, plan: Plan, workers: Workers) -> tuple[list[ShardInfo], int]:
+    def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
         options = self._options
         done = self._journal.still_there(self._destination)
         tasks = [
@@ -277,6 +280,7 @@ class _Job:
                 options.hashes,
                 options.size_limit,
                 options.storage_options,
+                options.costs,
             )
             for shard in range(plan.num_shards)
             if shard not in done
@@ -295,16 +299,22 @@ class _Job:
             raise ConvertError(
                 f"{self._destination.name}: no record of shard {missing[0]}; run the same command again"
             )
-        return [recorded[shard][0] for shard in range(plan.num_shards)], resumed
+        return [recorded[shard] for shard in range(plan.num_shards)], resumed
 
-    def _publish(self, plan: Plan, infos: Sequence[ShardInfo]) -> None:
+    def _extra(self, plan: Plan, done: Sequence[Done]) -> dict[str, Any]:
+        """What stands under the key ``"streamshard"`` of the index: the plan's facts, and the shards' costs."""
+        names = [name for name, _ in self._options.costs]
+        sums = {name: [each.costs[place] for each in done] for place, name in enumerate(names)}
+        try:
+            return {**plan.extra, COSTS_KEY: costs_entry(sums)} if names else plan.extra
+        except FormatError as error:
+            raise ConvertError(f"{self._destination.name}: {error}; choose a larger unit for it") from error
+
+    def _publish(self, infos: Sequence[ShardInfo], extra: Mapping[str, Any]) -> None:
         built = self._journal.directory / "built"
-        publish_file(built, INDEX_BASENAME, [index_text(infos, plan.extra)])
+        publish_file(built, INDEX_BASENAME, [index_text(infos, extra)])
         self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
         self._remove_leftovers()
-
-    def _summary(self, plan: Plan, infos: Sequence[ShardInfo], resumed: int) -> Summary:
-        return self._summary_of(infos, plan.extra, plan=plan, resumed=resumed)
 
     def _summary_of(
         self,
@@ -325,6 +335,7 @@ class _Job:
             seconds=time.monotonic() - self._began,
             columns=dict(zip(schema.names, schema.encodings, strict=True)) if schema is not None else {},
             images=extra.get("images", {}),
+            costs={name: cost["total"] for name, cost in extra.get(COSTS_KEY, {}).items()},
             skipped=extra.get("convert", {}).get("skipped", {}),
             skips=plan.skips if plan is not None else (),
             warnings=plan.warnings if plan is not None else (),

@@ -24,7 +24,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.destination import Destination
 from streamshard.convert.places import local_path
@@ -50,6 +50,14 @@ def work_directory(out: str, work_dir: str | None) -> Path:
             f"no place for the plan of {out}: {error}; name one with --work-dir DIR"
         ) from error
     return cache / "streamshard" / "convert" / name
+
+
+class Done(NamedTuple):
+    """A published shard: its index entry, its size and time as published, the sum of each cost of its samples."""
+
+    info: ShardInfo
+    stamp: list[int | None]
+    costs: list[int]
 
 
 class Journal:
@@ -101,7 +109,7 @@ class Journal:
 
     def forget(self, *, scan: bool) -> None:
         """Drop the plan and the records of shards, with ``scan`` also the scan; remember the shards as orphans."""
-        self.replace_later(info.stored.basename for info, _ in self.done().values())
+        self.replace_later(done.info.stored.basename for done in self.done().values())
         for name in ("plan.json", "rows", "rows.scanned", "begins.npy"):
             (self.directory / name).unlink(missing_ok=True)
         for name in ("done", "built", *(("scan", "sources") if scan else ())):
@@ -117,17 +125,23 @@ class Journal:
         """The files noted by :meth:`replace_later`."""
         return [str(name) for name in self._read("replaced.json") or []]
 
-    def record(self, shard: int, info: ShardInfo, stamp: Sequence[int | None]) -> None:
+    def record(
+        self, shard: int, info: ShardInfo, stamp: Sequence[int | None], costs: Sequence[int] = ()
+    ) -> None:
         """Note that a shard is published."""
         (self.directory / "done").mkdir(exist_ok=True)
         self._write(
             f"done/{shard:05d}.json",
-            {"stamp": list(stamp), "shard": json.loads(index_text([info]))["shards"][0]},
+            {
+                "stamp": list(stamp),
+                "shard": json.loads(index_text([info]))["shards"][0],
+                "costs": list(costs),
+            },
         )
 
-    def done(self) -> dict[int, tuple[ShardInfo, list[int | None]]]:
-        """The published shards by number: their entry in the index, and their size and time as published."""
-        found: dict[int, tuple[ShardInfo, list[int | None]]] = {}
+    def done(self) -> dict[int, Done]:
+        """The published shards by number."""
+        found: dict[int, Done] = {}
         folder = self.directory / "done"
         if not folder.is_dir():
             return found
@@ -138,7 +152,7 @@ class Journal:
             try:
                 text = json.dumps({"shards": [record["shard"]], "version": 2}).encode()
                 info = parse_index(text, source=str(path)).shards[0]
-                found[int(path.stem)] = (info, list(record["stamp"]))
+                found[int(path.stem)] = Done(info, list(record["stamp"]), list(record["costs"]))
             except (KeyError, TypeError, ValueError, FormatError):
                 continue  # torn by a crash of the machine: the shard is made again
         return found
@@ -149,7 +163,7 @@ class Journal:
         Size and time must agree. A file whose size agrees and whose time does not (copied, restored) is hashed.
         """
         good: dict[int, ShardInfo] = {}
-        for shard, (info, stamp) in self.done().items():
+        for shard, (info, stamp, _) in self.done().items():
             name = info.stored.basename
             found = destination.stamp(name)
             if found is None or found[0] != stamp[0]:
@@ -222,7 +236,8 @@ def _differences(before: Any, job: Mapping[str, Any]) -> list[str]:
     found = []
     for part in ("scan", "write"):
         was = before.get(part)
-        for key, value in job[part].items():
+        for key in {**(was if isinstance(was, dict) else {}), **job[part]}:
+            value = job[part].get(key)
             old = was.get(key) if isinstance(was, dict) else None
             if old == value:
                 continue

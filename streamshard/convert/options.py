@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class ConvertOptions:
         on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
         overwrite: replace a finished dataset in ``out``.
         resume: go on with what an interrupted run has left in ``out``.
+        costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
+            themselves, lists for their elements, null and a missing key for 0.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
         max_image_pixels: largest width x height that is decoded.
@@ -61,6 +63,7 @@ class ConvertOptions:
     on_error: str = "raise"
     overwrite: bool = False
     resume: bool = True
+    costs: tuple[tuple[str, str], ...] = ()
     json_rest: str | None = None
     allow_outside_root: bool = False
     max_image_pixels: int = DEFAULT_MAX_IMAGE_PIXELS
@@ -69,6 +72,7 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         from streamshard.format.compression import parse_compression
+        from streamshard.format.costs import check_cost_name
         from streamshard.format.hashing import check_hash_name
         from streamshard.storage.opening import is_local
 
@@ -100,6 +104,13 @@ class ConvertOptions:
         parse_compression(self.compression)
         for name in self.hashes:
             check_hash_name(name)
+        names = [check_cost_name(name) for name, _ in self.costs]
+        for name, key in self.costs:
+            if not key or names.count(name) > 1:
+                raise ValueError(
+                    f"cost {name!r}: expected one key of the records, found {_keys_of(self.costs, name)}"
+                )
+        object.__setattr__(self, "costs", tuple(sorted(self.costs)))
         object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
 
     @property
@@ -109,7 +120,7 @@ class ConvertOptions:
 
     def scan_key(self) -> dict[str, Any]:
         """The options that decide what a scan of the input finds (with the input itself)."""
-        return {
+        key = {
             "image_root": self.image_root,
             "image_keys": sorted(self.image_keys),
             "check": self.check,
@@ -117,6 +128,8 @@ class ConvertOptions:
             "allow_outside_root": self.allow_outside_root,
             "max_image_pixels": self.max_image_pixels,
         }
+        # Only where there are some: a job without any is the same as it was before there were costs.
+        return {**key, "costs": [list(cost) for cost in self.costs]} if self.costs else key
 
     def write_key(self) -> dict[str, Any]:
         """The options that decide how the records found become shards."""
@@ -134,6 +147,22 @@ class ConvertOptions:
         key = {**self.scan_key(), **self.write_key()}
         del key["image_root"]
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse_costs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``["tokens=num_tokens"]`` → ``(("tokens", "num_tokens"),)``.
+
+    Raises:
+        ValueError: a text without ``=``.
+    """
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"--cost {text}: expected NAME=KEY, such as tokens=num_tokens")
+    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
+
+
+def _keys_of(costs: Sequence[tuple[str, str]], name: str) -> str:
+    return " and ".join(repr(key) for cost, key in costs if cost == name)
 
 
 def parse_size_limit(text: str) -> int | None:

@@ -127,6 +127,7 @@ def make_plan(
         found.refuse_problems()
     if not found.num_records:
         raise ConvertError(found.nothing_text())
+    found.refuse_unknown_costs()
     columns = plan_columns(found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest)
     try:
         schema = Schema.from_columns(columns.encodings())
@@ -270,6 +271,13 @@ class _Merge:
             one_each = self._image_rows[key] == formats.total() == self.num_records
             columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each))
         return tuple(columns)
+
+    def refuse_unknown_costs(self) -> None:
+        """Refuse a cost by a key that no record has: a slip of the pen would count 0 for all."""
+        for name, key in self._options.costs:
+            if key not in self.keys:
+                known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                raise ConvertError(f"--cost {name}={key}: no record has that key; there are: {known}")
 
     def write_rows(self, path: Path, columns: ColumnPlan, largest: int) -> tuple[int, int]:
         """Write the rows of all records in input order; gives their number and the sum of their sizes.

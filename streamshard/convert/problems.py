@@ -20,6 +20,7 @@ EMPTY_IMAGE = "empty image file"
 UNREADABLE_IMAGE = "unreadable image"
 HUGE_IMAGE = "image too large"
 TOO_LARGE = "record too large"
+BAD_COST = "cost that cannot be counted"
 
 LISTED = 20
 """How many problems a message lists one by one; the rest is a number."""

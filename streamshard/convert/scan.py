@@ -6,7 +6,7 @@ is decoded. Memory follows the chunk and the longest line, not the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, own
 from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.places import ImagePlace, Located, check_image_nbytes, open_place
 from streamshard.convert.problems import (
+    BAD_COST,
     BAD_REFERENCE,
     Problem,
     RecordProblem,
@@ -32,6 +33,7 @@ from streamshard.convert.references import (
     references_of,
 )
 from streamshard.convert.tally import ChunkTally, ImageTally
+from streamshard.write.costs import count_of
 
 # Records are held back until this much text or this many images are waiting, so that images come in batches.
 _WINDOW_NBYTES = 1 << 20
@@ -57,6 +59,7 @@ class ScanTask:
     max_image_pixels: int
     allow_outside_root: bool
     storage_options: Mapping[str, Any] | None = None
+    costs: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
@@ -133,6 +136,7 @@ class _Scan:
                 if key not in self._known_keys:
                     check_key(key)
                     self._known_keys.add(key)
+            count_costs(record, self._task.costs)
             references = references_of(record, self._task.image_keys)
             pending = _Pending(line, offset, text, text_hash, record, references)
             for found in references.values():
@@ -197,6 +201,21 @@ class _Scan:
             for image in mine:
                 sums.formats[image.facts.format] += 1
                 sums.animated += image.facts.animated
+
+
+def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> list[int]:
+    """What one record costs, in the order of ``costs`` (pairs of name and key).
+
+    Raises:
+        RecordProblem: a value that counts nothing.
+    """
+    counted = []
+    for name, key in costs:
+        try:
+            counted.append(count_of(record.get(key)))
+        except ValueError as error:
+            raise RecordProblem(BAD_COST, f"cost {name!r}, key {shorten(key, 80)}: {error}") from error
+    return counted
 
 
 def kept_references(located: list[Located | bytes]) -> list[str]:

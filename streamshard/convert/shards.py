@@ -25,6 +25,7 @@ from streamshard.convert.problems import RecordProblem
 from streamshard.convert.references import references_of
 from streamshard.convert.scan import (
     Advance,
+    count_costs,
     digest_of,
     joined_digest,
     kept_references,
@@ -56,6 +57,7 @@ class WriteTask:
     hashes: tuple[str, ...]
     size_limit: int | None
     storage_options: Mapping[str, Any] | None = None
+    costs: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:
@@ -72,7 +74,8 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     plan = _loaded_plan(task.directory, (Path(task.directory) / "plan.json").stat().st_mtime_ns)
     samples: list[bytes] = []
     unreported = reported = 0
-    for sample in _ShardSamples(plan, task).encoded():
+    source = _ShardSamples(plan, task)
+    for sample in source.encoded():
         samples.append(sample)
         unreported += len(sample)
         if unreported >= _SPAN_NBYTES:
@@ -91,7 +94,7 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     )
     basename = info.stored.basename
     placed = open_destination(task.out, task.storage_options).place(built / basename, basename)
-    Journal(Path(task.directory)).record(task.shard, info, placed)
+    Journal(Path(task.directory)).record(task.shard, info, placed, source.costs)
     for left in built.iterdir():
         left.unlink()
     built.rmdir()
@@ -120,6 +123,7 @@ class _ShardSamples:
         # layout of a sample is the same.
         self._encode = Schema.from_columns(_bytes_for_images(plan.columns)).encoder()
         self._places: dict[str, ImagePlace] = {}
+        self.costs = [0] * len(task.costs)  # of the samples given so far
 
     def encoded(self) -> Iterator[bytes]:
         if not self._plan.columns.images:
@@ -177,6 +181,8 @@ class _ShardSamples:
             raise ConvertError(f"{self._where(row)}: {error}; {_STALE}") from error
 
     def _with_references(self, record: dict[str, Any], row: Any) -> _Record:
+        counted = count_costs(record, self._task.costs)
+        self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
         sample = plain_values(self._plan.columns, record)
         references = references_of(record, self._task.image_keys) if self._plan.columns.images else {}
         images = []

@@ -26,6 +26,7 @@ class Summary:
     seconds: float
     columns: Mapping[str, str]
     images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    costs: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     skips: tuple[PlacedProblem, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "columns": dict(self.columns),
             "images": {key: dict(formats) for key, formats in self.images.items()},
+            "costs": dict(self.costs),
             "skipped": sum(self.skipped.values()),
             "skipped_by_reason": dict(self.skipped),
             "skipped_records": [skip.to_json() for skip in self.skips],
@@ -71,6 +73,8 @@ class Summary:
                 f"{count} {name}" for name, count in sorted(formats.items(), key=lambda f: (-f[1], f[0]))
             )
             lines.append(f"images under {key!r}: {counts}")
+        for name, total in sorted(self.costs.items()):
+            lines.append(f"cost {name}: {total} ({total / max(1, self.samples):.1f} a sample)")
         if self.resumed_shards:
             lines.append(f"resumed: {self.resumed_shards} shards were finished by an earlier run")
         if self.skipped:

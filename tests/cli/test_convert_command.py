@@ -219,7 +219,7 @@ def test_help_fits_one_screen() -> None:
     options = (
         "out image-root image-key size-limit compression hash workers shuffle check on-error overwrite resume"
     )
-    for option in (*options.split(), "json-rest", "json"):
+    for option in (*options.split(), "json-rest", "json", "cost"):
         assert f"--{option}" in done.stdout
 
 

@@ -354,3 +354,61 @@ def test_a_partial_epoch_fetches_only_the_shards_that_it_touches(
     for _ in range(8):
         course += [number for batch in loader for number in batch]
     assert sorted(course) == list(range(per_shard * num_shards))
+
+
+# The page about mixtures
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mixtures.md"
+EXAMPLES = dict(
+    re.findall(r"<!-- example: (.*?) -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+)
+
+
+def run_example(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(directory)
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLES[name], str(PAGE), "exec"), names)
+    return names
+
+
+def shares(dataset: StreamingDataset) -> dict[int, int]:
+    loader = StreamingDataLoader(dataset, 10, collate_fn=numbers)
+    return dict(collections.Counter(number // 1000 for batch in loader for number in batch))
+
+
+def test_b118_the_first_example_of_the_page_gives_180_and_20(tmp_path, monkeypatch):
+    for number, name in enumerate("ab"):
+        write_numbers(tmp_path / name, [25] * 4, first=1000 * number)
+    dataset = run_example("two streams of 100 samples", tmp_path, monkeypatch)["dataset"]
+    loader = StreamingDataLoader(dataset, collate_fn=numbers)
+    epochs = [[number for batch in loader for number in batch] for _ in range(5)]
+    for epoch in epochs:
+        assert sum(number < 1000 for number in epoch) == 180
+        assert sum(number >= 1000 for number in epoch) == 20
+    # Five epochs of b are one pass over it; of a, nine.
+    times = collections.Counter(number for epoch in epochs for number in epoch)
+    assert times == dict.fromkeys(range(100), 9) | dict.fromkeys(range(1000, 1100), 1)
+
+
+def test_b119_the_second_example_of_the_page_gives_the_sizes_it_says(tmp_path, monkeypatch):
+    write_numbers(tmp_path / "a", [10])
+    write_numbers(tmp_path / "b", [50, 50], first=1000)
+    halves = run_example("streams of 10 and 100 samples", tmp_path, monkeypatch)["halves"]
+    assert shares(StreamingDataset(streams=halves, epoch_size=100)) == {0: 50, 1: 50}
+    assert shares(StreamingDataset(streams=halves)) == {0: 55, 1: 55}
+
+
+def test_the_example_of_tokens_gives_equal_tokens(tmp_path, monkeypatch):
+    names = run_example("an index with tokens", tmp_path, monkeypatch)
+    lengths = {}
+    for which in ("by_samples", "by_tokens"):
+        loader = StreamingDataLoader(
+            names[which], 10, collate_fn=lambda rows: [len(row["input_ids"]) for row in rows]
+        )
+        lengths[which] = collections.Counter(length for batch in loader for length in batch)
+    assert lengths == {"by_samples": {100: 200, 300: 200}, "by_tokens": {100: 300, 300: 100}}
+
+
+def test_all_examples_of_the_page_are_run_here():
+    assert len(EXAMPLES) == 3
+    assert PAGE.read_text(encoding="utf-8").count("```python") == 3
