@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "convert": {"format", "storage", "write", "read"},
     "dataset": {"format", "order", "storage", "read"},
     "cli": {"format", "storage", "write", "read", "convert", "order", "dataset"},
+    "testing": {"format", "storage", "write", "read", "order", "dataset"},
 }
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
@@ -136,6 +137,7 @@ def test_importing_the_package_loads_nothing_heavy():
         ("import streamshard; streamshard.LocalDataset", {"torch", "fsspec", "PIL"}),
         ("import streamshard; streamshard.MDSWriter", {"torch", "fsspec", "PIL"}),
         ("import streamshard; streamshard.StreamingDataset", {"fsspec", "PIL"}),
+        ("import streamshard.testing", {"torch", "fsspec", "PIL"}),
         ("import streamshard.convert.job", {"torch", "fsspec"}),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamshard
+import streamshard.testing
 from streamshard import errors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +47,6 @@ def test_an_error_survives_the_way_out_of_a_worker(kind):
     assert kind.__name__ in (errors.__doc__ or ""), "the tree at the top of errors.py lists every class"
 
 
-@pytest.mark.parametrize("name", streamshard.__all__)
+@pytest.mark.parametrize("name", [*streamshard.__all__, *streamshard.testing.__all__])
 def test_every_public_name_has_a_line_in_the_reference(name):
     assert f"`{name}" in (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
