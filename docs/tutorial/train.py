@@ -83,15 +83,18 @@ def main() -> None:
             # What is about to be learned; a step without a checkpoint after it never happened.
             log.write(json.dumps({"step": step, "ids": batch["id"][:own]}) + "\n")
             log.flush()
+            # The mean over all ranks' samples, repeats left out: ranks may hold different numbers of them.
+            total = torch.tensor(float(own))
+            dist.all_reduce(total)
             loss = nn.functional.cross_entropy(
                 model(batch["pixels"])[:own], batch["label"][:own], reduction="sum"
             )
-            loss = loss / max(1, own)
+            loss = loss / total
             optimizer.zero_grad()
             loss.backward()
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= world_size
+            shown = loss.detach()
+            for part in [shown, *(parameter.grad for parameter in model.parameters())]:
+                dist.all_reduce(part)
             optimizer.step()
             step += 1
             if rank == 0:
@@ -99,7 +102,7 @@ def main() -> None:
                     latest,
                     {
                         "step": step,
-                        "loss": float(loss.detach()),
+                        "loss": float(shown),
                         "model": model.state_dict(),
                         "optimizer": optimizer.state_dict(),
                         "data": loader.state_dict(),

@@ -434,6 +434,23 @@ def test_padding_that_is_not_counted_is_caught(make):
     )
 
 
+def test_the_wrong_epoch_after_a_resumed_one_is_caught():
+    class Forgets(Listed):
+        first = None
+
+        def __iter__(self):
+            yield from super().__iter__()
+            if self.first is not None:
+                self.epoch = self.first
+            self.first = None
+
+        def load_state_dict(self, state):
+            super().load_state_dict(state)
+            self.first = state["epoch"] if state["steps"] else None
+
+    caught(Forgets, "after batch 0 of epoch 0, batch 0 of epoch 1", "began anew")
+
+
 def test_a_state_that_only_its_own_world_understands_is_caught():
     assert_resumes_exactly(lambda world: Listed(world), worlds=(2,))
     caught(
