@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_convert, bench_order, bench_read, bench_start, bench_write
+from benchmarks import bench_convert, bench_order, bench_quality, bench_read, bench_start, bench_write
 from benchmarks.contest import Contest, Setting, hold
 from benchmarks.peers import PEERS, interpreters, set_up
+from benchmarks.survey import Survey, conduct
 from benchmarks.table import render, summarize
 
-BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest]]] = {
+BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "text": bench_read.text,
     "blob": bench_read.blob,
     "access": bench_read.access,
     "order": bench_order.order,
+    "quality": bench_quality.quality,
     "write": bench_write.write,
     "start": bench_start.start,
     "convert": bench_convert.convert,
@@ -30,8 +32,9 @@ def run(names: Sequence[str], setting: Setting, out: Path | None = None) -> list
     """Run benchmarks by name and return their results, which ``out`` holds as soon as they are there."""
     results = []
     for name in names:
-        for contest in BENCHMARKS[name](setting):
-            results.append({"benchmark": name, **hold(contest, setting)})
+        for asked in BENCHMARKS[name](setting):
+            found = conduct(asked, setting) if isinstance(asked, Survey) else hold(asked, setting)
+            results.append({"benchmark": name, **found})
             print(render(results[-1]), flush=True)
             if out is not None:
                 out.write_text(json.dumps(results, indent=1) + "\n")

@@ -110,7 +110,7 @@ def hold(contest: Contest, setting: Setting) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine,
         "versions": {
-            name: _call(python, "benchmarks.machine", "versions", {})
+            name: call(python, "benchmarks.machine", "versions", {})
             for name, python in {OURS: sys.executable, **setting.interpreters}.items()
             if name == OURS or name in {party.peer for party in parties}
         },
@@ -126,16 +126,16 @@ def _measure(contest: Contest, party: Party, setting: Setting, *, check: bool = 
     options = {**contest.options, **party.options}
     if contest.checked:
         options["check"] = check
-    return _call(python, contest.module, party.function, options)
+    return call(python, contest.module, party.function, options)
 
 
-def _call(python: str, module: str, function: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def call(python: str, module: str, function: str, options: Mapping[str, Any]) -> Any:
+    """Call ``module.function(**options)`` in an interpreter's own process and give what it returns."""
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result.json"
         command = [python, "-m", "benchmarks.child", str(result), module, function, json.dumps(dict(options))]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        found: dict[str, Any] = json.loads(result.read_text())
-    return found
+        return json.loads(result.read_text())
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = (
-    *("streamshard", "mosaicml-streaming", "litdata", "zephon", "webdataset"),
+    *("streamshard", "mosaicml-streaming", "litdata", "zephon", "webdataset", "grain"),
     *("numpy", "torch", "pillow", "xxhash", "zstandard"),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 PEERS = {
     "mosaicml-streaming": "mosaicml-streaming==0.13.0",
     "litdata": "litdata==0.2.76",
+    "grain": "grain==0.2.18",
 }
 """Name -> what pip installs."""
 

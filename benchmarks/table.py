@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from benchmarks.quality_table import render_quality, summarize_quality
+
 
 def render(result: Mapping[str, Any]) -> str:
     """Give one result as a Markdown table: ratios first."""
+    if "rows" in result:
+        return render_quality(result)
     machine = result["machine"]
     first, *_ = result["parties"]
     equal = "products equal" if result["equal_products"] else "products not compared"
@@ -44,6 +48,9 @@ def summarize(results: Iterable[Mapping[str, Any]]) -> str:
         "| --- | ---: | --- | --- | --- |",
     ]
     for result in results:
+        if "rows" in result:
+            lines += summarize_quality(result)
+            continue
         first, *others = result["parties"]
         for name in others:
             ratio, metric = result["ratios"][f"{first} / {name}"], result["metric"]
