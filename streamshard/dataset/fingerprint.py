@@ -19,12 +19,14 @@ def fingerprints(index: Index) -> dict[str, str]:
     ``layout`` covers the samples and raw bytes of each shard. Each hash algorithm that all shards have adds one
     digest of their raw hashes. A recompressed or renamed copy of a dataset has the same digests.
     """
-    sizes = np.array([(info.num_samples, info.raw.nbytes) for info in index.shards], dtype="<i8")
+    table = index.table
+    sizes = np.stack((table.num_samples, table.raw_nbytes), axis=1).astype("<i8")
     found = {"layout": hashlib.blake2b(sizes.tobytes(), digest_size=_DIGEST_NBYTES).hexdigest()}
-    common = set.intersection(*(set(info.raw.hashes) for info in index.shards)) if index.shards else set()
+    kinds = [kind for kind, _ in table.counts_of_kinds()]
+    common = set.intersection(*(set(kind.raw_hashes) for kind in kinds)) if kinds else set()
     for algorithm in sorted(common):
         digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-        for info in index.shards:
-            digest.update(info.raw.hashes[algorithm].lower().encode("ascii", "replace"))
+        for values in table.raw_hashes(algorithm):
+            digest.update(values)
         found[algorithm] = digest.hexdigest()
     return found

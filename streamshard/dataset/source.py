@@ -91,11 +91,6 @@ class OpenStream:
         root = os.fspath(stream.remote if stream.remote is not None else stream.local or "")
         options = _first(stream.storage_options, defaults.storage_options)
         self.store = open_store(root, storage_options=options, retry=retry)
-        self.index, self.digest = load_index(self.store, split=self.split)
-        if not self.index.num_samples:
-            raise FormatError(
-                f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
-            )
         index_path = self.store.local_path(key_in(self.split, INDEX_BASENAME)) if is_local(root) else None
         here = None if index_path is None else index_path.parent
         cached_elsewhere = (
@@ -106,11 +101,16 @@ class OpenStream:
         )
         self.in_place = None if cached_elsewhere else here
         if self.in_place is not None or stream.local is None:
-            directory = default_cache_directory(self.store.url)
+            directory = default_cache_directory(self.store.url).absolute()
         else:
-            directory = local_directory(stream.local)
+            directory = local_directory(stream.local).absolute()
+        self.index, self.digest = load_index(self.store, split=self.split, tables=directory)
+        if not self.index.num_samples:
+            raise FormatError(
+                f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
+            )
         self.cache = NodeCache(
-            directory.absolute(),
+            directory,
             self.store,
             digest=self.digest,
             retry=retry,
@@ -118,13 +118,13 @@ class OpenStream:
         )
         # A hash that the user names must exist for every shard: found out now, not hours into an epoch.
         if isinstance(self.validate_hash, str):
-            for info in self.index.shards:
-                self._blob_of(info)
+            for shard in self.index.table.first_of_kinds():
+                self._blob_of(self.index.shards[shard])
 
     @property
     def fetches(self) -> bool:
         """Whether any shard may have to be fetched or decompressed before it can be read."""
-        return self.in_place is None or any(info.compressed is not None for info in self.index.shards)
+        return self.in_place is None or self.index.is_compressed
 
     @property
     def url(self) -> str:
@@ -172,14 +172,27 @@ class Source:
     def __init__(self, streams: Sequence[OpenStream], decoding: Decoding) -> None:
         self.streams = tuple(streams)
         _refuse_shared_caches(self.streams)
-        sizes = [stream.index.samples_per_shard for stream in self.streams]
-        self.begins = np.concatenate(([0], np.cumsum(np.concatenate(sizes), dtype=np.int64)))
-        self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
+        self._number()
         self._decoders: dict[Schema, SampleDecoder] = {}
         for stream in self.streams:
-            for info in stream.index.shards:
-                if info.schema not in self._decoders:
-                    self._decoders[info.schema] = decoding.decoder(info.schema)
+            for schema in stream.index.schemas:
+                if schema not in self._decoders:
+                    self._decoders[schema] = decoding.decoder(schema)
+
+    def _number(self) -> None:
+        sizes = [stream.index.samples_per_shard for stream in self.streams]
+        self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
+        if len(sizes) == 1:
+            self.begins = self.streams[0].index.begins  # shared with other processes, perhaps
+        else:
+            self.begins = np.concatenate(([0], np.cumsum(np.concatenate(sizes), dtype=np.int64)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("begins", "first_shard")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._number()
 
     @property
     def num_samples(self) -> int:
@@ -194,7 +207,7 @@ class Source:
     @property
     def raw_nbytes(self) -> int:
         """Bytes of all raw shards."""
-        return sum(info.raw.nbytes for stream in self.streams for info in stream.index.shards)
+        return sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
 
     def decodes_pictures(self, decode_images: bool) -> bool:
         """Whether decoding a sample costs so much more than reading it that batches are better read singly."""

@@ -13,6 +13,7 @@ from streamshard.format.index import INDEX_BASENAME, parse_index
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
+from streamshard.read.tables import node_index
 from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ MAX_INDEX_NBYTES = 512 << 20
 _QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")
 
 
-def load_index(store: Store, *, split: str | None = None) -> tuple[Index, str]:
+def load_index(store: Store, *, split: str | None = None, tables: Path | None = None) -> tuple[Index, str]:
     """Read and check ``index.json`` and return it with the digest of its bytes (32 hex digits).
+
+    Args:
+        store: where the dataset is.
+        split: sub-directory to look in.
+        tables: cache directory in which the processes of this node share what one of them parsed, see
+            ``node_index``; None: parse here.
 
     Raises:
         BlobNotFoundError: there is none; the message says what is there instead and what to do.
@@ -41,7 +48,10 @@ def load_index(store: Store, *, split: str | None = None) -> tuple[Index, str]:
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:
         raise BlobNotFoundError(explain_missing_index(store, split, source)) from error
-    return parse_index(text, source=source), hashlib.blake2b(text, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+    if tables is None:
+        return parse_index(text, source=source), digest
+    return node_index(text, digest, source=source, directory=tables), digest
 
 
 def shard_blob(

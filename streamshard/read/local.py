@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -76,21 +77,21 @@ class LocalDataset(Sequence[dict[str, Any]]):
             raise ValueError(f"local={os.fspath(local)!r} is not a directory of this machine")
         wanted = None if columns is None else _checked_names(columns)
         decoders: dict[Schema, SampleDecoder] = {}
-        for info in self._index.shards:
-            if info.schema not in decoders:
-                decoders[info.schema] = info.schema.decoder(
-                    wanted,
-                    allow_unsafe_types=allow_unsafe_types,
-                    decode_images=decode_images,
-                    writeable_arrays=writeable_arrays,
-                )
+        for schema in self._index.schemas:
+            decoders[schema] = schema.decoder(
+                wanted,
+                allow_unsafe_types=allow_unsafe_types,
+                decode_images=decode_images,
+                writeable_arrays=writeable_arrays,
+            )
         self._columns: dict[str, str] = {}
         for schema, decoder in decoders.items():
             encodings = dict(zip(schema.names, schema.encodings, strict=True))
             for name in decoder.columns:
                 self._columns.setdefault(name, encodings[name])
         self._shards = OpenShards(path.parent, self._index, decoders)
-        self._begins = self._index.begins.tolist()
+        # Found by bisection sooner than in an array of NumPy; holds no objects that processes would copy.
+        self._begins = array("q", self._index.begins.tobytes())
 
     @property
     def num_samples(self) -> int:

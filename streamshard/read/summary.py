@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamshard.errors import StreamshardError
-from streamshard.format.costs import COSTS_KEY
 from streamshard.read.catalog import load_index
 from streamshard.read.spot import SpotReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from streamshard.format.index import Index
@@ -79,27 +80,35 @@ def summarise_dataset(store: Store, *, split: str | None = None) -> Summary:
             is no error: ``guess_note`` says what it was.
     """
     index, digest = load_index(store, split=split)
-    nbytes = np.array([info.raw.nbytes for info in index.shards], dtype=np.int64)
-    compressed = [info.compressed.nbytes for info in index.shards if info.compressed is not None]
+    nbytes = index.table.raw_nbytes
+    compressed = index.table.compressed_nbytes[index.table.compressed_nbytes >= 0]
+    kinds = index.table.counts_of_kinds()
     means, note = _guess_sizes(store, split, index)
-    schema = index.shards[0].schema if index.shards else None
+    schema = index.schemas[0] if index.num_shards else None
     return Summary(
         source=store.url.rstrip("/") + (f"/{split.strip('/')}" if split else ""),
         digest=digest,
         num_samples=index.num_samples,
         num_shards=len(index.shards),
         raw_nbytes=int(nbytes.sum()),
-        compressed_nbytes=sum(compressed) if compressed else None,
+        compressed_nbytes=sum(compressed.tolist()) if compressed.size else None,
         columns=_columns(schema, means),
-        num_schemas=len({info.schema for info in index.shards}),
-        compressions=dict(Counter(info.compression or "none" for info in index.shards)),
-        hashes=dict(Counter(name for info in index.shards for name in info.hashes)),
+        num_schemas=len(index.schemas),
+        compressions=_added((kind.compression or "none", count) for kind, count in kinds),
+        hashes=_added((name, count) for kind, count in kinds for name in kind.hashes),
         shard_nbytes=_spread(nbytes),
-        shard_samples=_spread(np.asarray(index.samples_per_shard, dtype=np.int64)),
+        shard_samples=_spread(index.samples_per_shard),
         costs={name: int(sums.sum()) for name, sums in sorted(index.costs.items())},
-        extra={key: value for key, value in index.extra.items() if key != COSTS_KEY},
+        extra=index.facts,
         guess_note=note,
     )
+
+
+def _added(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for name, count in counts:
+        total[name] += count
+    return dict(total)
 
 
 def _columns(schema: Schema | None, means: dict[str, float]) -> tuple[ColumnSummary, ...]:
@@ -113,9 +122,9 @@ def _columns(schema: Schema | None, means: dict[str, float]) -> tuple[ColumnSumm
 
 def _guess_sizes(store: Store, split: str | None, index: Index) -> tuple[dict[str, float], str | None]:
     """Return the mean size of variable columns over some samples of the first shard that has any."""
-    shard_id = next((i for i, info in enumerate(index.shards) if info.num_samples), None)
-    if shard_id is None:
+    if not index.num_samples:
         return {}, None
+    shard_id = int(np.flatnonzero(index.samples_per_shard)[0])
     info = index.shards[shard_id]
     schema = info.schema
     variable = [name for name, size in zip(schema.names, schema.sizes, strict=True) if size is None]

@@ -10,6 +10,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from streamshard.errors import StreamshardError
 from streamshard.format.index import INDEX_BASENAME
 from streamshard.read.catalog import load_index
@@ -88,8 +90,7 @@ def verify_dataset(
 
 def _check_names(index: Index, report: Report) -> None:
     """List names that several shards claim, and shards without samples."""
-    files = Counter(info.raw.basename for info in index.shards)
-    files.update(info.compressed.basename for info in index.shards if info.compressed is not None)
+    files = Counter(index.table.basenames())
     for name, count in files.items():
         if count > 1:
             report.problems.append(
@@ -106,7 +107,8 @@ def _check_names(index: Index, report: Report) -> None:
         if folded[name.casefold()] > 1
     ]
     report.notes += [
-        f"shard {info.raw.basename!r} holds no sample" for info in index.shards if info.num_samples == 0
+        f"shard {index.shards[shard].raw.basename!r} holds no sample"
+        for shard in np.flatnonzero(index.samples_per_shard == 0).tolist()
     ]
     if not index.num_samples:
         report.notes.append("the dataset holds no sample")
@@ -115,9 +117,7 @@ def _check_names(index: Index, report: Report) -> None:
 def _note_orphans(store: Store, split: str | None, index: Index, report: Report) -> None:
     """Note shard files that the index does not name: leftovers of another run, or of another index."""
     inside = key_in(split, "")
-    known = {info.raw.basename for info in index.shards}
-    known |= {info.compressed.basename for info in index.shards if info.compressed is not None}
-    known.add(INDEX_BASENAME)
+    known = {*index.table.basenames(), INDEX_BASENAME}
     try:
         keys = store.list(inside)
     except (StreamshardError, OSError) as error:

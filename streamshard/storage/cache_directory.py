@@ -85,6 +85,12 @@ class CacheDirectory:
         except OSError as error:
             raise self.unusable(error) from error
 
+    def refuse_links(self, place: Path) -> None:
+        """Raise StorageError if a directory in the cache, or one between, is a link."""
+        while place != self.path and self.path in place.parents:
+            self._refuse_link(place)
+            place = place.parent
+
     def _refuse_link(self, place: Path) -> None:
         try:
             is_link = place.is_symlink()

@@ -11,6 +11,7 @@ import pytest
 from streamshard.errors import FormatError
 from streamshard.format.index import FileInfo, Index, ShardInfo, index_text, is_safe_path, parse_index
 from streamshard.format.schema import Schema
+from streamshard.format.shard_table import Kind, TableBuilder
 
 SCHEMA = Schema.from_columns({"n": "int", "t": "str"})
 
@@ -167,6 +168,33 @@ def test_sample_ids_are_located_over_empty_shards():
     for bad in (-1, 5):
         with pytest.raises(IndexError, match="of a dataset of 5 samples"):
             index.locate(np.array([0, bad]))
+
+
+def test_samples_of_1e12_are_located_exactly():
+    """Golden values; the shards' sizes follow a rule, so that each can be checked by a sum of whole numbers."""
+    number = np.arange(1_000_000)
+    sizes = 1_000_000 + (number % 7 - 3) * 11
+    builder = TableBuilder()
+    builder.add_alike(
+        Kind(SCHEMA, None, (), None, (), None),
+        sizes.tolist(),
+        (8 + 12 * sizes).tolist(),
+        None,
+        [f"{i:06}" for i in number.tolist()],
+    )
+    index = Index.of_table(builder.table())
+    assert index.num_samples == 999_999_999_967  # of the last, broken seven only the first is there: -33
+    ids = np.array([0, 999_966, 999_967, 10**11, 2**39, 987_654_321_987, 999_999_999_966])
+    shards, rows = index.locate(ids)
+    assert shards.tolist() == [0, 0, 1, 100_000, 549_755, 987_654, 999_999]
+    assert rows.tolist() == [0, 999_966, 0, 55, 813_954, 322_053, 999_966]
+    for shard_id, row, sample in zip(shards.tolist(), rows.tolist(), ids.tolist(), strict=True):
+        whole, rest = divmod(shard_id, 7)
+        before = whole * 7_000_000 + sum(1_000_000 + (n - 3) * 11 for n in range(rest))
+        assert before + row == sample
+    assert index.shards[987_654].raw == FileInfo("987654", 8 + 12 * int(sizes[987_654]), {})
+    with pytest.raises(IndexError, match="of a dataset of 999999999967 samples"):
+        index.locate(np.array([999_999_999_967]))
 
 
 @pytest.mark.slow

@@ -1,0 +1,231 @@
+"""Reading the text of an index entry by entry, so that only one entry at a time exists as Python objects.
+
+Most entries of an index are alike but for a name, some hashes and some counts. Once enough alike have been seen, the
+text of the last one, with these places left open, becomes a pattern, and whatever matches it needs no JSON parser.
+Everything else is parsed and checked as usual.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import secrets
+from array import array
+from collections.abc import Mapping
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from streamshard.errors import FormatError
+from streamshard.format.entries import EntryParser, ShardInfo, check_counts
+from streamshard.format.shard_table import Kind, ShardTable, TableBuilder
+
+# Making a pattern costs what parsing some hundred entries does.
+_ALIKE_BEFORE_PATTERN = 256
+_MOST_PATTERNS = 16
+_AT_ONCE = 4096
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+# Printable ASCII without quote, backslash and colon; no part begins with a dot: safe as a path, and without escapes.
+_PART = r"[!#-\-0-9;-\[\]-~ ][!#-.0-9;-\[\]-~ ]*"
+_OPEN = {
+    "name": rf'"({_PART}(?:/{_PART})*)"',
+    "hash": r'"([0-9A-Za-z]*)"',
+    "count": r"(0|[1-9][0-9]{0,17})(?![0-9.eE])",
+}
+_WRITERS = tuple(
+    json.JSONEncoder(separators=separators, ensure_ascii=ascii_only).encode
+    for separators in ((", ", ": "), (",", ":"))
+    for ascii_only in (True, False)
+)
+
+
+def scan_index(text: bytes) -> tuple[ShardTable, dict[str, Any]] | None:
+    """Parse the text of an index; give the table of its shards, and its other keys.
+
+    Returns None for a text that is no index, or not as usual: parsing it as a whole says what it is.
+    """
+    try:
+        return _Scanner(text.decode("utf-8")).document()
+    except (ValueError, RecursionError):  # FormatError, JSONDecodeError and UnicodeDecodeError among them
+        return None
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._decode = json.JSONDecoder().raw_decode
+        self._parser = EntryParser()
+        self._builder = TableBuilder()
+        self._patterns: list[_Pattern] = []
+
+    def document(self) -> tuple[ShardTable, dict[str, Any]]:
+        found: dict[str, Any] = {}
+        at = self._expect("{", 0)
+        while True:
+            key, at = self._decode(self._text, at)
+            if not isinstance(key, str) or key in found:
+                raise FormatError("a key that is no string, or there twice")
+            at = self._expect(":", self._skip(at))
+            if key == "shards":
+                found[key], at = None, self._shards(at)
+            else:
+                found[key], at = self._decode(self._text, at)
+            at = self._skip(at)
+            if self._text[at : at + 1] == "}":
+                break
+            at = self._expect(",", at)
+        if "shards" not in found or self._skip(at + 1) != len(self._text):
+            raise FormatError("no list of shards, or more text behind the document")
+        del found["shards"]
+        return self._builder.table(), found
+
+    def _shards(self, at: int) -> int:
+        """Parse the list that begins at ``at``; return where it ends."""
+        text, builder = self._text, self._builder
+        at = self._expect("[", at)
+        if text[at : at + 1] == "]":
+            return at + 1
+        last: Kind | None = None
+        alike = 0
+        while True:
+            for pattern in self._patterns:
+                count, at = pattern.take(text, at, builder)
+                if count:
+                    break
+            else:
+                begin = at
+                entry, at = self._decode(text, begin)
+                info = self._parser.entry(entry)
+                builder.add(info)
+                kind = Kind.of(info)
+                alike = alike + 1 if kind == last else 1
+                last = kind
+                if alike >= _ALIKE_BEFORE_PATTERN and len(self._patterns) < _MOST_PATTERNS:
+                    alike = 0
+                    made = _Pattern.of(text[begin:at], entry, info)
+                    if made is not None:
+                        self._patterns.append(made)
+            at = self._skip(at)
+            if text[at : at + 1] == "]":
+                return at + 1
+            at = self._expect(",", at)
+
+    def _skip(self, at: int) -> int:
+        match = _SPACE.match(self._text, at)
+        return at if match is None else match.end()
+
+    def _expect(self, character: str, at: int) -> int:
+        """Return where the text goes on behind a character and white space."""
+        if self._text[at : at + 1] != character:
+            raise FormatError(f"no {character!r} at character {at}")
+        return self._skip(at + 1)
+
+
+class _Pattern:
+    """The text of an entry with its names, hash values and counts left open."""
+
+    def __init__(self, expression: str, kind: Kind, places: Mapping[tuple[str, ...], int]) -> None:
+        self._match = re.compile(expression).match
+        self._kind = kind
+        self._num_samples = places["samples",]
+        self._raw_nbytes = places["raw_data", "bytes"]
+        strings = [places["raw_data", "basename"]]
+        strings += [places["raw_data", "hashes", name] for name in kind.raw_hashes]
+        self._compressed_nbytes: int | None = None
+        if kind.compressed_hashes is not None:
+            self._compressed_nbytes = places["zip_data", "bytes"]
+            strings.append(places["zip_data", "basename"])
+            strings += [places["zip_data", "hashes", name] for name in kind.compressed_hashes]
+        self._strings = itemgetter(*strings)
+        self._one_string = len(strings) == 1
+
+    @classmethod
+    def of(cls, text: str, entry: dict[str, Any], info: ShardInfo) -> _Pattern | None:
+        """Make the pattern of an entry that was found to be good; None for one written in an unusual way."""
+        write = next((write for write in _WRITERS if write(entry) == text), None)
+        if write is None:
+            return None
+        opened = copy.deepcopy(entry)
+        token = secrets.token_hex(8)
+        kinds: list[str] = []
+        places: dict[tuple[str, ...], int] = {}
+
+        def leave_open(kind: str, *path: str) -> None:
+            places[path] = len(kinds)
+            inner = opened
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = f"{token}{len(kinds)};"
+            kinds.append(kind)
+
+        leave_open("count", "samples")
+        for key, file in (("raw_data", info.raw), ("zip_data", info.compressed)):
+            if file is not None:
+                leave_open("name", key, "basename")
+                leave_open("count", key, "bytes")
+                for name in file.hashes:
+                    leave_open("hash", key, "hashes", name)
+        pieces = re.split(f'"{token}([0-9]+);"', write(opened))
+        # Groups count in the order of the text, places in the order in which they were left open.
+        order = [int(number) for number in pieces[1::2]]
+        if sorted(order) != list(range(len(kinds))):
+            return None
+        expression = re.escape(pieces[0]) + "".join(
+            _OPEN[kinds[number]] + re.escape(literal)
+            for number, literal in zip(order, pieces[2::2], strict=True)
+        )
+        return cls(expression, Kind.of(info), {path: order.index(place) for path, place in places.items()})
+
+    def take(self, text: str, at: int, builder: TableBuilder) -> tuple[int, int]:
+        """Add the entries from ``at`` on that match; return how many, and where the last one ends.
+
+        Raises:
+            FormatError: counts that contradict each other.
+        """
+        taken, end = 0, at
+        match = self._match
+        more = True
+        while more:
+            found: list[tuple[str, ...]] = []
+            add = found.append
+            while len(found) < _AT_ONCE:
+                here = match(text, at)
+                more = here is not None
+                if here is None:
+                    break
+                add(here.groups())
+                end = here.end()
+                if text.startswith(", ", end):
+                    at = end + 2
+                elif text.startswith(",", end):
+                    at = end + 1
+                else:
+                    more = False
+                    break
+            self._add(found, builder)
+            taken += len(found)
+        return taken, end
+
+    def _add(self, found: list[tuple[str, ...]], builder: TableBuilder) -> None:
+        if not found:
+            return
+        num_samples = self._counts(found, self._num_samples)
+        raw_nbytes = self._counts(found, self._raw_nbytes)
+        samples, nbytes = np.frombuffer(num_samples, np.int64), np.frombuffer(raw_nbytes, np.int64)
+        bad = np.flatnonzero((samples > (nbytes - 8) // 4) | (nbytes >= 1 << 32))
+        if bad.size:
+            check_counts(int(samples[bad[0]]), int(nbytes[bad[0]]))
+        compressed = None
+        if self._compressed_nbytes is not None:
+            compressed = self._counts(found, self._compressed_nbytes)
+        chosen = map(self._strings, found)
+        strings = list(chosen) if self._one_string else list(chain.from_iterable(chosen))
+        builder.add_alike(self._kind, num_samples, raw_nbytes, compressed, strings)
+
+    @staticmethod
+    def _counts(found: list[tuple[str, ...]], place: int) -> array[int]:
+        return array("q", map(int, map(itemgetter(place), found)))
