@@ -15,12 +15,14 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "emoji"
@@ -49,15 +51,17 @@ def start(
     ]
 
 
-def kill_after_step(processes: list[subprocess.Popen[bytes]], run: Path, step: int) -> None:
-    """SIGKILL all ranks and their workers as soon as a checkpoint of at least ``step`` is there."""
+def killed_after_step(processes: list[subprocess.Popen[bytes]], run: Path, step: int) -> bool:
+    """SIGKILL all ranks and their workers once rank 0 has begun a later step; False if the epoch was over before."""
+    log = run / "samples-2-0.jsonl"
     deadline = time.monotonic() + PATIENCE_S
-    while steps_done(run) < step:
+    while not log.exists() or log.read_bytes().count(b"\n") <= step:
         if time.monotonic() > deadline or any(process.poll() for process in processes):
             kill(processes)
             sys.exit("training did not get as far as the step at which it was to be killed")
-        time.sleep(0.005)
+        time.sleep(0.002)
     kill(processes)
+    return epochs_done(run) == 0
 
 
 def kill(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -83,12 +87,22 @@ def finish(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def steps_done(run: Path) -> int:
     """Number of steps in the checkpoint; 0 without one."""
+    return int(checkpoint(run).get("step", 0))
+
+
+def epochs_done(run: Path) -> int:
+    """Epoch in which the checkpoint's data goes on; 0 without one."""
+    return int(checkpoint(run).get("data", {}).get("epoch", 0))
+
+
+def checkpoint(run: Path) -> dict[str, Any]:
+    """What train.py saved last; empty before its first step."""
     import torch
 
     try:
-        return int(torch.load(run / "checkpoint.pt")["step"])
+        return torch.load(run / "checkpoint.pt")
     except FileNotFoundError:
-        return 0
+        return {}
 
 
 def learned(run: Path, ranks: int, first: int, last: int) -> collections.Counter[str]:
@@ -115,7 +129,11 @@ def main(work: Path) -> None:
     streamshard("verify", dataset)
 
     kill_at = random.randint(5, 15)
-    kill_after_step(start(dataset, run, ranks=2, batch_size=8, attempt=0), run, kill_at)
+    while not killed_after_step(start(dataset, run, ranks=2, batch_size=8, attempt=0), run, kill_at):
+        print("the kill came too late, on a machine with much else to do: once more from the start, sooner")
+        shutil.rmtree(run)
+        run.mkdir()
+        kill_at //= 2
     kept = steps_done(run)
     print(f"killed with SIGKILL; the checkpoint holds {kept} steps")
 
