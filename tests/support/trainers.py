@@ -14,7 +14,7 @@ def train(rank: int, options: dict[str, Any]) -> None:
     """Train: go on from ``state`` if it is there, log each batch, all-reduce, and save the state after each step.
 
     Options:
-        dataset: arguments of ``StreamingDataset``.
+        dataset: arguments of ``StreamingDataset``; each of its ``streams``, if any, as arguments of ``Stream``.
         loader: arguments of ``make_loader``.
         log: each rank appends to ``{log}.{rank}``.
         state: file of the state, written by rank 0.
@@ -24,9 +24,12 @@ def train(rank: int, options: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from streamshard import StreamingDataset
+    from streamshard import Stream, StreamingDataset
 
-    dataset = StreamingDataset(**options["dataset"])
+    described = dict(options["dataset"])
+    if "streams" in described:
+        described["streams"] = [Stream(**stream) for stream in described["streams"]]
+    dataset = StreamingDataset(**described)
     loader = make_loader(dataset=dataset, **options["loader"])
     state = Path(options["state"]) if options.get("state") else None
     if state is not None and state.exists():
