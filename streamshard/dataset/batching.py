@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from streamshard.dataset.settings import positive
 from streamshard.order.batches import REMAINDERS, BatchPlan
+from streamshard.order.epoch import Order
 from streamshard.order.world import World
 
 
@@ -64,18 +65,18 @@ class Batching:
             remainder="drop" if drop_last else self.remainder,
         )
 
-    def plan(self, num_samples: int, world: World, start: int) -> tuple[BatchPlan, int]:
+    def plan(self, order: Order, world: World, epoch: int, start: int) -> tuple[BatchPlan, int]:
         """Return the batches from position ``start`` of an epoch on, and a rank's data-parallel rank.
 
         Raises:
             TopologyError: ranks and batch sizes that contradict each other.
         """
         ranks = world.replicate(self.replication)
-        plan = BatchPlan(
-            num_samples=num_samples,
+        plan = order.plan(
+            epoch,
+            start,
             global_batch_size=self.global_batch_size or (self.batch_size or 1) * ranks.world_size,
             ranks=ranks.world_size,
-            start=start,
             remainder=self.remainder or "pad",
         )
         return plan, ranks.rank

@@ -53,17 +53,33 @@ class Share:
     @property
     def num_batches(self) -> int:
         """Batches of the share, those skipped included."""
-        return len(range(self.worker, self.plan.rank_num_batches(self.rank), self.workers))
+        return len(self._numbers())
 
     @property
     def num_samples(self) -> int:
         """Samples of the share, padding and those skipped included."""
-        batches = self.num_batches
-        if not batches:
-            return 0
-        last = self.worker + (batches - 1) * self.workers
-        plan, rank = self.plan, self.rank
-        return (batches - 1) * plan.rank_batch_size(0, rank) + plan.rank_batch_size(last, rank)
+        return self.samples_before(self.num_batches)
+
+    def samples_before(self, batches: int) -> int:
+        """Samples in the first ``batches`` of the share's batches."""
+        plan, numbers = self.plan, self._numbers()
+        full = min(batches, len(range(self.worker, plan.full_batches, self.workers)))
+        begin, end = plan.rank_span(plan.global_batch_size, self.rank)
+        rest = sum(plan.rank_batch_size(number, self.rank) for number in numbers[full:batches])
+        return full * (end - begin) + rest
+
+    def whole_batches(self, samples: int) -> int:
+        """The most batches, from the first one on, that together have at most ``samples``."""
+        plan = self.plan
+        begin, end = plan.rank_span(plan.global_batch_size, self.rank)
+        full = len(range(self.worker, plan.full_batches, self.workers))
+        batches = min(full, samples // (end - begin))
+        while full <= batches < self.num_batches and self.samples_before(batches + 1) <= samples:
+            batches += 1
+        return batches
+
+    def _numbers(self) -> range:
+        return range(self.worker, self.plan.rank_num_batches(self.rank), self.workers)
 
     def chunks(self, batches_at_once: int) -> Iterator[RankBatches]:
         """Yield the worker's batches, some at a time: one at first, then ever more up to the number given."""

@@ -4,7 +4,7 @@ A DataLoader gives its workers a copy of the dataset, by fork or by pickle, and 
 over many epochs. Which epoch comes next must therefore be read from memory that they share. The page holds
 
     header  generation, epoch, position, stopped generation, handed-over generation, rank, world size,
-            local world size
+            local world size, number of times that a loaded state changed the order
     slots   one 64-bit word for the trainer's process and each worker: the generation and epoch that it last
             began, counted from the generation's own, and a token of the DataLoader iteration in which it did
 
@@ -33,8 +33,10 @@ from streamshard.order.world import World
 MAX_WORKERS = 1023
 """DataLoader workers that one dataset object can tell apart."""
 
-_GENERATION, _EPOCH, _POSITION, _STOPPED, _HANDED_OVER, _RANK, _WORLD_SIZE, _LOCAL_WORLD_SIZE = range(8)
-_HEADER = 8
+_GENERATION, _EPOCH, _POSITION, _STOPPED, _HANDED_OVER, _RANK, _WORLD_SIZE, _LOCAL_WORLD_SIZE, _ORDER = range(
+    9
+)
+_HEADER = 9
 _SLOTS = 1 + MAX_WORKERS
 _TOKEN_BITS, _EPOCH_BITS, _GENERATION_BITS = 27, 24, 12
 _EPOCH_MASK = (1 << _EPOCH_BITS) - 1
@@ -60,19 +62,21 @@ class Handover:
         self._page: Any = RawArray(c_longlong, _HEADER + _SLOTS)
         self._page[_RANK] = -1
         self._made_in: int | None = 0
+        self._order = 0
 
     def __getstate__(self) -> dict[str, Any]:
         if multiprocessing.context.get_spawning_popen() is not None:
-            return {"page": self._page, "made_in": self._made_in}
+            return {"page": self._page, "made_in": self._made_in, "order": self._order}
         return {"values": list(self._page[:])}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "page" in state:
-            self._page, self._made_in = state["page"], state["made_in"]
+            self._page, self._made_in, self._order = state["page"], state["made_in"], state["order"]
             return
         self.__init__()  # type: ignore[misc]
         self._page[: len(state["values"])] = state["values"]
         self._made_in = self.generation
+        self._order = self.order_changes
 
     @property
     def generation(self) -> int:
@@ -94,6 +98,21 @@ class Handover:
         page = self._page
         page[_WORLD_SIZE], page[_LOCAL_WORLD_SIZE] = world.world_size, world.local_world_size or 0
         page[_RANK] = world.rank
+
+    @property
+    def order_changes(self) -> int:
+        """How often the trainer's process has changed the order."""
+        return int(self._page[_ORDER])
+
+    @property
+    def is_order_outdated(self) -> bool:
+        """Whether this copy was made before the order changed."""
+        return self._order != self.order_changes
+
+    def change_order(self) -> None:
+        """Note in the trainer's process that its copy has another order from now on."""
+        self._page[_ORDER] += 1
+        self._order = self.order_changes
 
     def set_next(self, epoch: int, position: int = 0) -> None:
         """Make the next iteration, in whatever process, start at this epoch and position."""

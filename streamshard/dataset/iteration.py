@@ -140,8 +140,8 @@ def go_on(share: Share, progress: Mapping[str, int]) -> tuple[Share, int, int]:
             + "; ".join(differences)
             + ". A state of StreamingDataLoader fits any number of them"
         )
-    if progress["samples"] >= share.num_samples:
-        return replace(share, skip=share.num_batches), share.num_samples, 0
-    size = share.plan.rank_batch_size(0, share.rank)
-    batches, dropped = divmod(progress["samples"], size)
-    return replace(share, skip=batches), batches * size, dropped
+    batches = share.whole_batches(progress["samples"])
+    before = share.samples_before(batches)
+    if batches == share.num_batches:
+        return replace(share, skip=batches), before, 0
+    return replace(share, skip=batches), before, progress["samples"] - before

@@ -82,6 +82,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # To torch each batch is one item, to whoever asks this loader it is not.
         self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
         self._together = None if read_once is None else ReadOnce(read_once, pin_memory=self.pin_memory)
+        self._order_changes = 0
         self._progress: Progress | None = None
         self._delivery: Callable[[], Delivery | None] = _nothing
 
@@ -125,10 +126,20 @@ class StreamingDataLoader(DataLoader[Any]):
                 beginning, plan, rank = dataset.begin_for_workers()
                 return itertools.repeat(None, plan.rank_num_batches(rank)), beginning, plan, rank
             if self.num_workers:
+                self._end_outdated_workers()
                 beginning, plan, rank = dataset.begin_for_workers()
                 return super().__iter__(), beginning, plan, rank
             batches = super().__iter__()
             return batches, *dataset.begun()
+
+    def _end_outdated_workers(self) -> None:
+        """End workers that were kept, where a state was loaded since that changed the order."""
+        changes = self.dataset.order_changes
+        workers = getattr(self, "_iterator", None)
+        if workers is not None and changes != self._order_changes:
+            workers._shutdown_workers()
+            self._iterator = None
+        self._order_changes = changes
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has this loader's place, but neither its iterator nor its workers.
@@ -157,7 +168,7 @@ class StreamingDataLoader(DataLoader[Any]):
         progress = self._progress_now()
         if progress is None:
             return self.dataset.state_of_next()
-        return self.dataset.state_at(progress.epoch, progress.position)
+        return self.dataset.state_at(progress.epoch, progress.position, progress.plan.start)
 
     def _progress_now(self) -> Progress | None:
         """What was received last, unless the dataset was told to go on elsewhere since."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from streamshard._sizes import as_integer
 from streamshard.dataset.stream import Stream
+from streamshard.order.fixed import walk_of
 from streamshard.order.lanes import default_lanes, default_window
-from streamshard.order.walk import Walk
+from streamshard.order.walk import StreamWalk
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import OpenStream
@@ -124,17 +125,20 @@ def walks_of(
     streams: Sequence[OpenStream],
     samples: Sequence[int],
     *,
+    fixed: Sequence[int] | None,
     shuffle: str | None,
     seed: int,
     lanes: int | None,
     block_size: int | None,
-) -> list[Walk]:
-    """Make the walk over each opened stream, of which an epoch takes ``samples``.
+) -> list[StreamWalk]:
+    """Make the walk over each opened stream, of which an epoch takes at most ``samples``.
+
+    With ``fixed``, it takes these numbers of them, the same ones in every epoch.
 
     Raises:
         ValueError, TopologyError: an argument that ``Walk`` refuses, with the stream's name.
     """
-    walks = []
+    walks: list[StreamWalk] = []
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
         sizes = opened.index.samples_per_shard
         window = None
@@ -143,8 +147,9 @@ def walks_of(
             window = default_window(lanes or default_lanes(int(np.count_nonzero(sizes))), taken, sum(samples))
         try:
             walks.append(
-                Walk(
+                walk_of(
                     sizes,
+                    None if fixed is None else fixed[number],
                     seed=seed,
                     stream=number,
                     shuffle=shuffle,

@@ -2,40 +2,82 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from streamshard.dataset.iteration import PROGRESS, parse_progress
 from streamshard.errors import StateError
+from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.position import State
+from streamshard.order.position import Setting, State, StreamState
+from streamshard.order.resume import resume
+
+logger = logging.getLogger(__name__)
 
 MAX_EPOCH = (1 << 53) - 2
 """Last epoch that a state can name together with the one after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A state that was read.
+
+    Attributes:
+        epoch, position: where it goes on.
+        progress: what one worker had taken from there, where one had saved it.
+        is_other_order: whether the order differs from the one before, so that copies of it are outdated.
+    """
+
+    epoch: int
+    position: int
+    progress: dict[str, int] | None
+    is_other_order: bool
+
+
 class States:
-    """Makes and reads the states of one dataset.
+    """Makes and reads the states of one dataset, and holds its order, which a state may change.
 
     Args:
-        order: its order.
+        order: its order as constructed.
+        settings: the order's settings that belong to no single stream, by name.
         names: of its streams, None for those without one.
         fingerprints: of its streams.
+
+    Attributes:
+        order: the order now.
     """
 
     def __init__(
-        self, order: Order, names: Sequence[str | None], fingerprints: Sequence[Mapping[str, str]]
+        self,
+        order: Order,
+        settings: Mapping[str, Setting],
+        names: Sequence[str | None],
+        fingerprints: Sequence[Mapping[str, str]],
     ) -> None:
-        self._order = order
+        self.order = order
+        self._constructed = order
+        self._settings = dict(settings)
         self._names = list(names)
         self._fingerprints = list(fingerprints)
+        self._gone: tuple[StreamState, ...] = ()
 
-    def at(self, epoch: int, position: int) -> dict[str, Any]:
-        """Return the state at a position of an epoch; the end of an epoch is the start of the next."""
-        return self._state(epoch, position).to_dict()
+    def at(self, plan: BatchPlan, epoch: int, position: int) -> dict[str, Any]:
+        """Return the state at a position of an epoch that a plan reads; the end of one is the start of the next."""
+        return State.of(
+            self.order,
+            plan,
+            epoch,
+            position,
+            settings=self._settings,
+            names=self._names,
+            fingerprints=self._fingerprints,
+            gone=self._gone,
+        ).to_dict()
 
-    def read(self, state: object) -> tuple[int, int, dict[str, int] | None]:
-        """Return epoch, position, and what one worker had taken from there, of a saved state.
+    def load(self, state: object) -> Loaded:
+        """Go on from a saved state; the order becomes the one that goes on there.
 
         Raises:
             StateError: it is malformed, or was made with other data, another seed or another order.
@@ -44,16 +86,20 @@ class States:
             raise StateError(f"state is a {type(state).__name__}, expected a dict that state_dict() gave")
         document = dict(state)
         progress = parse_progress(document.pop(PROGRESS)) if PROGRESS in document else None
-        saved = State.from_dict(document)
-        saved.check_fits(self._state(0, 0))
-        return saved.epoch, saved.position, progress
-
-    def _state(self, epoch: int, position: int) -> State:
-        return State.of(
-            self._order,
-            epoch,
-            position,
-            settings={"batching_method": self._order.batching},
+        resumed = resume(
+            self._constructed,
+            State.from_dict(document),
+            settings=self._settings,
             names=self._names,
             fingerprints=self._fingerprints,
         )
+        if resumed.notes and progress is not None:
+            raise StateError(
+                "this state counts what one worker of one rank has read, so nothing may have changed since: "
+                + "; ".join(resumed.notes)
+            )
+        for note in resumed.notes:
+            logger.warning("state: %s", note)
+        before = self.order
+        self.order, self._gone = resumed.order, resumed.gone
+        return Loaded(resumed.epoch, resumed.position, progress, not self.order.is_same(before))

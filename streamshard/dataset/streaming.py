@@ -7,6 +7,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,10 +17,10 @@ from streamshard._sizes import parse_bytes
 from streamshard.dataset.batching import Batching
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.feed import Feed, Share
-from streamshard.dataset.fingerprint import fingerprints
 from streamshard.dataset.handover import Beginning
 from streamshard.dataset.iteration import PROGRESS, Iteration, go_on
 from streamshard.dataset.mesh import world_of
+from streamshard.dataset.ordering import Ordering
 from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
@@ -28,22 +29,21 @@ from streamshard.dataset.settings import (
     positive,
     refuse_unknown,
     streams_of,
-    walks_of,
     whole,
 )
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
-from streamshard.dataset.states import MAX_EPOCH, States
+from streamshard.dataset.states import MAX_EPOCH
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
-from streamshard.dataset.weights import mean_costs_of, parse_epoch_size, samples_per_epoch
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import BATCHINGS, Order
 from streamshard.order.world import World
 from streamshard.read.selection import parse_selection
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from streamshard.dataset.quotas import Mixture
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -65,14 +65,18 @@ class StreamingDataset(IterableDataset[Any]):
             that all indexes carry, such as ``"tokens"``.
         predownload: samples that each worker fetches ahead; default: as many as fit 256 MiB.
         cache_limit: bytes of disk, or ``"100gb"``, that each stream's cache may take on a node.
-        sampling_method: ``"balanced"``: every sample is used evenly over the epochs.
+        mixture: weights that change within the run, as (position, {stream: weight}) pairs, such as
+            ``[(0, {"web": 9, "code": 1}), ("10M", {"web": 1, "code": 1})]``; streams by their ``name`` or number.
+        sampling_method: ``"balanced"``: every sample is used evenly over the epochs; ``"fixed"``: where an epoch
+            takes a part of a stream, it is the same part each time.
         num_canonical_nodes: lanes of the order; part of the order, so the same on any cluster.
         batch_size: samples of one rank's batch. The order within an epoch depends on the global batch.
         global_batch_size: in place of ``batch_size``, any number >= the data-parallel ranks.
         shuffle, shuffle_algo, shuffle_seed, shuffle_block_size: whether, how (``sliding``, ``block``, ``shard``,
             ``full``, or a name of mosaicml-streaming), with which seed, over how many samples at once.
-        batching_method: which stream comes when, all in exact shares: ``"random"``, or ``"stratified"``: in every
-            run of samples.
+        batching_method: which stream comes when, all in exact shares: ``"random"``; ``"stratified"``: in every
+            run of samples; ``"per_stream"``: each global batch is of one stream; ``"device_per_stream"``: each
+            batch of one rank is.
         allow_unsafe_types: decode ``pkl`` columns, which can run code.
         replication: that many consecutive ranks get the same samples.
         world: the topology, where it shall not be detected: a ``World``, or the data-parallel dimensions of a torch
@@ -105,6 +109,7 @@ class StreamingDataset(IterableDataset[Any]):
         keep_zip: bool = False,
         epoch_size: int | str | None = None,
         weight_by: str = "samples",
+        mixture: Mixture | None = None,
         predownload: int | None = None,
         cache_limit: int | str | None = None,
         sampling_method: str = "balanced",
@@ -130,8 +135,18 @@ class StreamingDataset(IterableDataset[Any]):
         **without_meaning: Any,
     ) -> None:
         refuse_unknown(without_meaning)
-        only("sampling_method", sampling_method, "balanced")
-        only("batching_method", batching_method, *BATCHINGS)
+        ordering = Ordering(
+            epoch_size=epoch_size,
+            weight_by=weight_by,
+            mixture=mixture,
+            sampling_method=sampling_method,
+            batching_method=batching_method,
+            num_canonical_nodes=num_canonical_nodes,
+            shuffle=shuffle,
+            shuffle_algo=shuffle_algo,
+            shuffle_seed=shuffle_seed,
+            shuffle_block_size=shuffle_block_size,
+        )
         only("on_error", on_error, "raise")
         if transform is not None and batch_transform is not None:
             raise ValueError(
@@ -166,30 +181,10 @@ class StreamingDataset(IterableDataset[Any]):
             decode_images=decode_images,
             writeable_arrays=writeable_arrays,
         )
-        size = parse_epoch_size(epoch_size)
         opened = [OpenStream(stream, fetching) for stream in self.streams]
         self._source = Source(opened, decoding)
         self._decode_images = decode_images
-        samples = samples_per_epoch(
-            self.streams,
-            [stream.index.num_samples for stream in opened],
-            size,
-            mean_costs_of(opened, weight_by),
-        )
-        walks = walks_of(
-            opened,
-            samples,
-            shuffle=shuffle_algo if shuffle else None,
-            seed=shuffle_seed,
-            lanes=num_canonical_nodes,
-            block_size=shuffle_block_size,
-        )
-        self._order = Order(walks, samples, batching=batching_method)
-        self._states = States(
-            self._order,
-            [stream.name for stream in self.streams],
-            [fingerprints(stream.index) for stream in opened],
-        )
+        self._states = ordering.states(opened)
         self._topology = Topology(world_of(world, replication))
         self._turns = Turns()
         self._pool = PoolHere(self._source)
@@ -215,7 +210,7 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def epoch_size(self) -> int:
         """Samples of one epoch over all ranks."""
-        return self._order.num_samples
+        return self._states.order.num_samples
 
     @property
     def world(self) -> World | None:
@@ -255,7 +250,9 @@ class StreamingDataset(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Samples, padding included, that this rank gets in one whole epoch."""
-        plan, rank = self.plan(0)
+        # The epoch in which a state with other weights was loaded may have another size; those after it are alike.
+        splice = self._states.order.splice
+        plan, rank = self.plan(0 if splice is None else splice.epoch + 1, 0)
         return plan.samples_of_rank(rank)
 
     def __getitem__(self, at: Any) -> Any:
@@ -308,7 +305,8 @@ class StreamingDataset(IterableDataset[Any]):
         if num_samples is not None:
             taken = whole("num_samples", num_samples)
             position = taken if from_beginning else start + taken
-            return self.state_at(epoch, min(position, self._order.num_samples))
+            size = self._states.order.size(epoch, start)
+            return self.state_at(epoch, min(position, size), min(position, start))
         if self._turns.restored is not None:
             epoch, start, progress = self._turns.restored
             return {**self.state_at(epoch, start), PROGRESS: dict(progress)}
@@ -331,11 +329,24 @@ class StreamingDataset(IterableDataset[Any]):
         Raises:
             StateError: the state is malformed, or was made with other data, another seed or another order.
         """
-        self._turns.load(*self._states.read(state))
+        loaded = self._states.load(state)
+        self._turns.load(loaded.epoch, loaded.position, loaded.progress, is_other_order=loaded.is_other_order)
 
-    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
-        """Return the state at a position (0 <= position <= ``epoch_size``) of an epoch."""
-        return self._states.at(epoch, position)
+    @property
+    def order_changes(self) -> int:
+        """How often a loaded state has changed the order, so that copies of this dataset are outdated."""
+        return self._turns.order_changes
+
+    def state_at(self, epoch: int, position: int, start: int | None = None) -> dict[str, Any]:
+        """Return the state at a position of an epoch (0 <= position <= its size).
+
+        ``start`` is where the iteration began in that epoch; default: at ``position`` itself.
+        """
+        start = position if start is None else start
+        # Where training stands does not depend on what becomes of the last batch.
+        batching = replace(self._batching, remainder="pad")
+        plan, _ = batching.plan(self._states.order, self._world(), epoch, start)
+        return self._states.at(plan, epoch, position)
 
     def stop(self) -> None:
         """End the iteration that is under way, if any, so that another one may begin."""
@@ -343,17 +354,17 @@ class StreamingDataset(IterableDataset[Any]):
 
     # Iterating
 
-    def plan(self, start: int) -> tuple[BatchPlan, int]:
+    def plan(self, epoch: int, start: int) -> tuple[BatchPlan, int]:
         """Return the batches from a position of an epoch on, and this process's data-parallel rank.
 
         Raises:
             TopologyError: ranks and batch sizes that contradict each other.
         """
-        return self._batching.plan(self._order.num_samples, self._world(), start)
+        return self._batching.plan(self._states.order, self._world(), epoch, start)
 
     def plan_of_next(self) -> tuple[BatchPlan, int]:
         """Return the batches that the next ``iter()`` will give, and this process's data-parallel rank."""
-        return self.plan(self._turns.next()[1])
+        return self.plan(*self._turns.next())
 
     def state_of_next(self) -> dict[str, Any]:
         """Return the state from which the next ``iter()`` begins."""
@@ -440,8 +451,8 @@ class StreamingDataset(IterableDataset[Any]):
             self.plan_of_next()  # before the epoch counts as begun: this may raise
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        plan, rank = self.plan(beginning.position)
-        share = Share(self._order, plan, beginning.epoch, rank, worker, workers)
+        plan, rank = self.plan(beginning.epoch, beginning.position)
+        share = Share(self._states.order, plan, beginning.epoch, rank, worker, workers)
         taken = dropped = 0
         if turns.restored is not None:
             progress = turns.restored[2]

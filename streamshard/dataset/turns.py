@@ -38,6 +38,11 @@ class Turns:
         """The topology that the trainer's process handed over, None where it did not."""
         return self._page.world
 
+    @property
+    def order_changes(self) -> int:
+        """How often a loaded state has changed the order of the dataset object."""
+        return self._page.order_changes
+
     def next(self) -> tuple[int, int]:
         """Epoch and position at which the next iteration starts."""
         return self._page.next()
@@ -61,13 +66,17 @@ class Turns:
         self.restored = None if progress is None else (epoch, position, progress)
         self._loaded = None
 
-    def load(self, epoch: int, position: int, progress: dict[str, int] | None) -> None:
+    def load(
+        self, epoch: int, position: int, progress: dict[str, int] | None, *, is_other_order: bool = False
+    ) -> None:
         """``set_next`` from a loaded state, which stays in force until something was taken.
 
         torchdata's loader makes an iterator from the state of a finished one, leaves it untouched, and makes
         another. So does Lightning.
         """
         self.set_next(epoch, position, progress)
+        if is_other_order and get_worker_info() is None:
+            self._page.change_order()
         self._loaded = (epoch, position, progress)
 
     def stop(self) -> None:
@@ -100,6 +109,12 @@ class Turns:
             return self._page.begin_in_trainer(hand_over=False)
         token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
         if self.restored is None:
+            if self._page.is_order_outdated:
+                raise StateError(
+                    f"{name}: a state with other weights or streams was loaded after these DataLoader workers had been "
+                    "started, and they keep the order that they were started with: make a new DataLoader, or use "
+                    "StreamingDataLoader, which starts new ones"
+                )
             return self._page.begin_in_worker(info.id, token, handed_over=handed_over)
         epoch, position, _ = self.restored
         return self._page.restore_in_worker(info.id, token, epoch)._replace(position=position)

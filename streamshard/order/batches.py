@@ -16,8 +16,11 @@ MAX_BATCH = 1 << 31
 class BatchPlan:
     """The batches of the rest of one epoch. Batch b is positions [start + b·G, start + (b+1)·G), cut at N.
 
-    ``pad`` fills the last, shorter batch to a multiple of the ranks; ``drop`` leaves it out; ``exact`` deals
-    its samples to the ranks in turn, so that ranks may differ by one batch and by one sample.
+    Shorter batches come last: one, of what G does not divide, or those named by ``short``. ``pad`` fills each
+    to a multiple of the ranks; ``drop`` leaves it out; ``exact`` deals its samples to the ranks in turn, so that
+    ranks may differ by one batch.
+
+    Batches of a rank are numbered without gaps, also where ``exact`` gives it no part of a short batch.
 
     Attributes:
         num_samples: N, samples of the epoch.
@@ -25,6 +28,8 @@ class BatchPlan:
         ranks: R, data-parallel ranks, at most G.
         start: p0, the position at which this run began or resumed, 0 <= start <= N.
         remainder: one of ``pad``, ``drop``, ``exact``.
+        short: sizes of the batches at the end, each from 1 to G, so that G divides the rest before them; None: at
+            most one.
 
     Raises:
         TopologyError: R > G; or ``drop`` with N < G, which would give no batch at all.
@@ -36,6 +41,7 @@ class BatchPlan:
     ranks: int = 1
     start: int = 0
     remainder: str = "pad"
+    short: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:
@@ -57,7 +63,19 @@ class BatchPlan:
                 f"a global batch of {self.global_batch_size} samples cannot be shared by {self.ranks} ranks: "
                 "every rank needs at least one sample of each batch; raise batch_size or global_batch_size"
             )
-        if self.remainder == "drop" and self.num_samples < self.global_batch_size:
+        if self.short is None:
+            tail = (self.num_samples - self.start) % self.global_batch_size
+            object.__setattr__(self, "short", (tail,) if tail else ())
+        elif (
+            any(not 0 < size <= self.global_batch_size for size in self.short)
+            or self.num_samples - self.start < sum(self.short)
+            or (self.num_samples - self.start - sum(self.short)) % self.global_batch_size
+        ):
+            raise ValueError(
+                f"short={self.short}: expected sizes from 1 to {self.global_batch_size} that leave whole batches of "
+                f"positions {self.start} to {self.num_samples}"
+            )
+        if self.remainder == "drop" and not self.start and not self.full_batches:
             raise TopologyError(
                 f"remainder 'drop' would drop everything: the epoch has {self.num_samples} samples and a "
                 f"global batch has {self.global_batch_size}; lower the batch size, or use remainder='pad'"
@@ -66,59 +84,101 @@ class BatchPlan:
     @property
     def full_batches(self) -> int:
         """Batches of G samples."""
-        return (self.num_samples - self.start) // self.global_batch_size
+        return (self.num_samples - self.start - sum(self.short or ())) // self.global_batch_size
 
     @property
-    def tail(self) -> int:
-        """Samples of the last, shorter batch that is given; 0 where there is none."""
-        return 0 if self.remainder == "drop" else (self.num_samples - self.start) % self.global_batch_size
+    def tails(self) -> tuple[int, ...]:
+        """Samples of each shorter batch that is given."""
+        return () if self.remainder == "drop" else self.short or ()
+
+    @property
+    def left_out(self) -> int:
+        """Samples that are not given, because ``drop`` leaves them out."""
+        return sum(self.short or ()) if self.remainder == "drop" else 0
 
     @property
     def num_batches(self) -> int:
         """Global batches to come; what each rank gets, except that with ``exact`` a rank may get one less."""
-        return self.full_batches + (self.tail > 0)
+        return self.full_batches + len(self.tails)
+
+    def rank_tails(self, rank: int) -> list[int]:
+        """Give the numbers of the shorter batches in which one rank has a part."""
+        self._check_rank(rank)
+        return [number for number in range(len(self.tails)) if self.tail_size(number, rank)]
+
+    def tail_size(self, tail: int, rank: int) -> int:
+        """Samples, padding included, of one rank's part of shorter batch number ``tail``."""
+        if self.remainder == "pad":
+            return -(-self.tails[tail] // self.ranks)
+        return max(0, -(-(self.tails[tail] - self.first_dealt(tail, rank)) // self.ranks))
+
+    def first_dealt(self, tail: int, rank: int) -> int:
+        """Give the number, in a shorter batch that ``exact`` deals out, of one rank's first sample.
+
+        Dealing goes on at the rank after the one that got the last sample of a batch that did not reach all
+        ranks, so that no rank misses two batches more than another.
+        """
+        dealt = sum(size for size in self.tails[:tail] if size < self.ranks)
+        return (rank - dealt) % self.ranks
 
     def rank_num_batches(self, rank: int) -> int:
         """Batches that one rank gets."""
-        self._check_rank(rank)
-        return self.full_batches + (self.rank_batch_size(self.full_batches, rank) > 0 if self.tail else 0)
+        return self.full_batches + len(self.rank_tails(rank))
 
     def rank_span(self, samples: int, rank: int) -> tuple[int, int]:
         """Give one rank's half-open part of a batch of ``samples`` sorted positions: cut at ⌊r·n/R⌋."""
         return rank * samples // self.ranks, (rank + 1) * samples // self.ranks
 
     def rank_padding(self, batch: int, rank: int) -> int:
-        """Padding samples, 0 or 1, at the end of one rank's part of a batch."""
+        """Padding samples, 0 or 1, at the end of one rank's batch ``batch``."""
         self._check_rank(rank)
-        if self.remainder != "pad" or batch != self.full_batches or not self.tail:
+        if self.remainder != "pad" or not 0 <= batch - self.full_batches < len(self.tails):
             return 0
-        begin, end = self.rank_span(self.tail, rank)
-        return -(-self.tail // self.ranks) - (end - begin)
+        tail = self.tails[batch - self.full_batches]
+        begin, end = self.rank_span(tail, rank)
+        return -(-tail // self.ranks) - (end - begin)
 
     def rank_batch_size(self, batch: int, rank: int) -> int:
-        """Samples, padding included, of one rank's part of batch ``batch`` (0 <= batch < num_batches)."""
+        """Samples, padding included, of one rank's batch ``batch``; 0 for one that it does not get."""
         self._check_rank(rank)
         if not 0 <= batch < self.num_batches:
             raise ValueError(f"batch={batch}: this plan has {self.num_batches} batches")
         if batch < self.full_batches:
             begin, end = self.rank_span(self.global_batch_size, rank)
             return end - begin
-        if self.remainder == "pad":
-            return -(-self.tail // self.ranks)
-        return (self.tail - rank + self.ranks - 1) // self.ranks
+        own = self.rank_tails(rank)
+        number = batch - self.full_batches
+        return self.tail_size(own[number], rank) if number < len(own) else 0
 
     def samples_of_rank(self, rank: int) -> int:
         """Samples, padding included, that one rank gets from here to the end of the epoch."""
         self._check_rank(rank)
         begin, end = self.rank_span(self.global_batch_size, rank)
-        last = self.rank_batch_size(self.full_batches, rank) if self.tail else 0
-        return self.full_batches * (end - begin) + last
+        tails = sum(self.tail_size(tail, rank) for tail in range(len(self.tails)))
+        return self.full_batches * (end - begin) + tails
 
-    def position_after(self, batches: int) -> int:
-        """Give the position in the epoch after that many more global batches: min(N, start + batches·G)."""
+    def batch_span(self, batch: int) -> tuple[int, int]:
+        """Give the half-open span of positions of a global batch (0 <= batch < num_batches)."""
+        begin = self.start + min(batch, self.full_batches) * self.global_batch_size
+        if batch < self.full_batches:
+            return begin, begin + self.global_batch_size
+        number = batch - self.full_batches
+        begin += sum(self.tails[:number])
+        return begin, begin + self.tails[number]
+
+    def position_after(self, batches: int, rank: int | None = None) -> int:
+        """Give the position in the epoch after that many more global batches, or batches of one rank."""
         if batches < 0:
             raise ValueError(f"batches={batches}: must not be negative")
-        return min(self.num_samples, self.start + batches * self.global_batch_size)
+        if batches <= self.full_batches:
+            return self.start + batches * self.global_batch_size
+        number = batches - self.full_batches
+        if rank is not None:
+            own = self.rank_tails(rank)
+            number = own[number - 1] + 1 if number <= len(own) else len(self.tails)
+        if number >= len(self.tails):
+            return self.num_samples
+        return self.start + self.full_batches * self.global_batch_size + sum(self.tails[:number])
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.errors import TopologyError
 from streamshard.order.batches import BatchPlan
-from streamshard.order.mixing import Labels
+from streamshard.order.fixed import FixedWalk
+from streamshard.order.lineup import BATCHINGS, Lineup, Part, Standing, Unit
 from streamshard.order.share import batches_at_once, has_shortcut, share
-from streamshard.order.walk import MAX_SAMPLES, Spots, Walk
+from streamshard.order.timeline import Quotas, Segment, Splice
+from streamshard.order.walk import StreamWalk, Walk
 
-BATCHINGS = ("random", "stratified")
+__all__ = ["BATCHINGS", "Order", "RankBatches"]
 
 # Positions handled at once: temporaries of some tens of MiB at most, whatever is asked for in one call.
 _CHUNK = 1 << 18
+_REPLACEMENTS_AT_ONCE = 64
 _WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
+
+# Stream, its spots, and the numbers of the positions that they are of.
+_Found: TypeAlias = "list[tuple[int, Any, NDArray[np.int64] | slice]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +49,17 @@ class Order:
     """The order of every epoch: a pure function of the walks, the epoch and the position.
 
     Epoch e of a stream that gives n samples an epoch takes the indices [e·n, (e+1)·n) of its walk, so more
-    samples than the stream has run on into its next pass, and fewer go on where the last epoch stopped.
+    samples than the stream has run on into its next pass, and fewer go on where the last epoch stopped. With a
+    ``splice``, the run goes on from there under other quotas instead.
 
     Args:
-        walks: one walk for each stream; of several, walk s has ``stream=s`` and all have one seed.
-        samples_per_epoch: n of each stream, one at least > 0; None: each walk's ``num_samples``.
+        walks: one walk for each stream, all of one seed and each with a ``stream`` number of its own.
+        samples_per_epoch: n of each stream, one at least > 0; None: each walk's ``num_samples``. Or all that
+            epochs take, as :class:`Quotas`.
         batching: which stream the sample at a position is of. ``stratified``: every run of positions holds each
-            stream in its share; ``random``: the same, permuted in runs of 4,096. Means nothing for one stream.
+            stream in its share; ``random``: the same, permuted in runs of 4,096; ``per_stream``: every global
+            batch is of one stream; ``device_per_stream``: every batch of one rank is. Means nothing for one stream.
+        splice: where the run went on from a state under other quotas.
 
     Raises:
         ValueError: no walk, walks that do not go together, or numbers that do not fit them.
@@ -56,91 +67,205 @@ class Order:
 
     def __init__(
         self,
-        walks: Sequence[Walk],
-        samples_per_epoch: Sequence[int] | None = None,
+        walks: Sequence[StreamWalk],
+        samples_per_epoch: Sequence[int] | Quotas | None = None,
         *,
         batching: str = "random",
+        splice: Splice | None = None,
     ) -> None:
         if not walks:
             raise ValueError("an order of no streams: expected at least one walk")
-        if batching not in BATCHINGS:
-            raise ValueError(f"batching_method={batching!r}: expected one of {', '.join(BATCHINGS)}")
-        chosen = [walk.num_samples for walk in walks]
-        if samples_per_epoch is not None:
-            chosen = [operator.index(samples) for samples in samples_per_epoch]
-        if len(chosen) != len(walks):
-            raise ValueError(f"samples_per_epoch has {len(chosen)} numbers for {len(walks)} streams")
-        if min(chosen) < 0 or not 0 < sum(chosen) <= MAX_SAMPLES:
+        if isinstance(samples_per_epoch, Quotas):
+            quotas = samples_per_epoch
+        elif samples_per_epoch is None:
+            quotas = Quotas(tuple(walk.num_samples for walk in walks))
+        else:
+            quotas = Quotas(tuple(operator.index(samples) for samples in samples_per_epoch))
+        if len(quotas.per_epoch) != len(walks):
             raise ValueError(
-                f"samples_per_epoch={chosen}: expected numbers >= 0 with a sum from 1 to {MAX_SAMPLES}"
+                f"samples_per_epoch has {len(quotas.per_epoch)} numbers for {len(walks)} streams"
             )
-        if len(walks) > 1:
-            for number, walk in enumerate(walks):
-                if (walk.stream, walk.seed) != (number, walks[0].seed):
-                    raise ValueError(
-                        f"walk {number} is of stream {walk.stream} and seed {walk.seed}: several walks need their "
-                        f"own number as stream and one seed, here {walks[0].seed}"
-                    )
-        self.walks = tuple(walks)
-        self.samples_per_epoch = tuple(chosen)
-        self.num_samples = sum(chosen)
+        numbers = [walk.stream for walk in walks]
+        if len(set(numbers)) < len(walks) or len({walk.seed for walk in walks}) > 1:
+            raise ValueError(
+                f"walks of streams {numbers} and seeds {[walk.seed for walk in walks]}: several walks need a stream "
+                "number each and one seed"
+            )
+        for walk, samples in zip(walks, quotas.per_epoch, strict=True):
+            if isinstance(walk, FixedWalk) and (
+                walk.samples_per_epoch != samples or quotas.changes or splice
+            ):
+                raise ValueError(
+                    f"a walk that takes the same {walk.samples_per_epoch} samples in every epoch cannot give "
+                    f"{samples}, nor numbers that change"
+                )
+        self.walks: tuple[StreamWalk, ...] = tuple(walks)
+        self.quotas = quotas
+        self.splice = splice
+        self.samples_per_epoch = quotas.per_epoch
+        self.num_samples = quotas.num_samples
         self.batching = batching
         sizes = [walk.num_samples for walk in walks]
         self._first_ids = [sum(sizes[:number]) for number in range(len(sizes))]
         # Without any shuffle a batch keeps the order of positions: position = sample, to the letter.
         self._sorted = any(walk.shuffle != "none" for walk in walks)
-        self._labels = None
-        if len(walks) > 1:
-            self._labels = Labels(chosen, seed=walks[0].seed, permuted=batching == "random")
+        self._lineup = Lineup(quotas, batching=batching, seed=walks[0].seed, splice=splice)
 
-    def cursors(self, epoch: int, position: int) -> tuple[int, ...]:
-        """Give each stream's next index after ``position`` positions of an epoch (0 <= position <= N)."""
-        taken = [position] if self._labels is None else self._labels.before(epoch, position)
-        return tuple(epoch * n + count for n, count in zip(self.samples_per_epoch, taken, strict=True))
+    def spliced(self, splice: Splice | None, walks: Sequence[StreamWalk] | None = None) -> Order:
+        """Give the order that goes on at a splice, of these walks or of the same with other keys and windows."""
+        return Order(
+            self.walks if walks is None else walks, self.quotas, batching=self.batching, splice=splice
+        )
+
+    def is_same(self, other: Order) -> bool:
+        """Whether another order of the same data and arguments gives the same samples everywhere."""
+        walks = zip(self.walks, other.walks, strict=True)
+        return self.splice == other.splice and all(
+            (a.stream, a.window) == (b.stream, b.window) for a, b in walks
+        )
+
+    @property
+    def signature(self) -> str:
+        """A digest of the quotas and the streams, by their keys: where it is equal, segments are cut alike."""
+        return self.quotas.signature([walk.stream for walk in self.walks])
+
+    def plan(
+        self, epoch: int, start: int, *, global_batch_size: int, ranks: int = 1, remainder: str = "pad"
+    ) -> BatchPlan:
+        """Give the batches of an epoch for an iteration that begins at position ``start`` of it.
+
+        Raises:
+            TopologyError, ValueError: as :class:`BatchPlan`; or batches of ranks that are not equal, where each
+                of them must be of one stream.
+        """
+        return self._lineup.plan(
+            epoch, start, global_batch_size=global_batch_size, ranks=ranks, remainder=remainder
+        )
+
+    def size(self, epoch: int, start: int = 0) -> int:
+        """Give the samples of an epoch for an iteration that begins at position ``start`` of it."""
+        return self._lineup.timeline.size(epoch, start)
+
+    def segments(self, epoch: int, start: int = 0) -> tuple[Segment, ...]:
+        """Give the segments of an epoch for an iteration that begins at position ``start`` of it."""
+        return self._lineup.timeline.segments(epoch, start)
+
+    def unit(self, plan: BatchPlan) -> Unit | None:
+        """Give the sizes of a plan's batches as far as they decide which stream comes when; else None."""
+        return self._lineup.unit(plan.global_batch_size, plan.ranks)
+
+    def left_out(self, plan: BatchPlan, epoch: int) -> dict[int, int]:
+        """Count what a plan leaves out of an epoch, by number of stream; only those of which it is any."""
+        if not plan.left_out:
+            return {}
+        given = self.standing(plan, epoch, plan.num_samples - plan.left_out).taken
+        total = self.standing(plan, epoch, plan.num_samples).taken
+        pairs = enumerate(zip(total, given, strict=True))
+        return {stream: whole - part for stream, (whole, part) in pairs if whole > part}
+
+    def standing(self, plan: BatchPlan, epoch: int, position: int) -> Standing:
+        """Tell where the streams stand at a position >= ``plan.start`` of an epoch that is read by a plan."""
+        return self._lineup.standing(plan, epoch, position)
 
     def rank_batches(
         self, plan: BatchPlan, epoch: int, first: int, last: int, step: int = 1, rank: int = 0
     ) -> RankBatches:
         """Give the batches first, first + step, … < last of one data-parallel rank.
 
-        Batches are numbered from ``plan.start``. With ``exact``, a rank that has no part in the last batch
-        gets an empty one. The cost is that of the positions asked for, plus a block per lane after a jump.
+        Batches are numbered from ``plan.start``. With ``exact``, a rank that gets fewer batches than others has
+        empty ones after its last. The cost is that of the positions asked for, plus a block per lane after a jump.
 
         Raises:
             ValueError: a plan for another number of samples, or batches that it does not have.
             TopologyError: a rank that it does not have.
         """
         self._check(plan, epoch, first, last, step, rank)
+        parts = self._lineup.parts(plan, epoch)
         full_last = min(last, plan.full_batches)
-        parts: list[NDArray[np.int64]] = []
+        found: list[NDArray[np.int64]] = []
         size = plan.global_batch_size
         low, high = plan.rank_span(size, rank)
-        short = self._labels is None and self._sorted and has_shortcut(self.walks[0], size, low, high)
+        walk = self.walks[0]
+        short = None
+        if (
+            isinstance(walk, Walk)
+            and len(self.walks) == 1
+            and self._sorted
+            and has_shortcut(walk, size, low, high)
+        ):
+            short = walk
         at_once = max(1, _CHUNK // size)
         if short:
-            at_once = batches_at_once(self.walks[0], size, low, high, _CHUNK)
+            at_once = batches_at_once(short, size, low, high, _CHUNK)
         at_once = min(at_once, self._batches_together(step, size))
         for begin in range(first, full_last, step * at_once):
-            count = min(at_once, -(-(full_last - begin) // step))
-            position = plan.start + begin * size
-            parts.append(self._full_batches(epoch, position, count, step * size, size, low, high, short))
+            batches = np.arange(begin, min(full_last, begin + step * at_once), step, dtype=np.int64)
+            found.append(self._full_batches(parts, plan, epoch, batches, rank, short))
         full = len(range(first, full_last, step))
-        sizes = np.full(full, high - low, dtype=np.int64)
-        padding = np.zeros(full, dtype=np.int64)
-        tail = plan.full_batches
-        if plan.tail and first <= tail < last and (tail - first) % step == 0:
-            part, pads = self._tail_batch(plan, epoch, rank)
-            parts.append(part)
-            sizes = np.append(sizes, part.size)
-            padding = np.append(padding, pads)
+        sizes = [high - low] * full
+        padding = [0] * full
+        tails = plan.rank_tails(rank) if last > plan.full_batches else []
+        for batch in range(first + full * step, last, step):
+            number = batch - plan.full_batches
+            if number < len(tails):
+                found.append(self._tail_batch(parts, plan, epoch, rank, tails[number]))
+            sizes.append(found[-1].size if number < len(tails) else 0)
+            padding.append(plan.rank_padding(batch, rank))
         bounds = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
-        samples = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        return RankBatches(samples, bounds, padding)
+        samples = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        return RankBatches(samples, bounds, np.array(padding, dtype=np.int64))
+
+    def positions(self, plan: BatchPlan, epoch: int, batch: int, rank: int = 0) -> NDArray[np.int64]:
+        """Give the positions in the epoch of the samples in one batch of one rank, padding left out."""
+        self._check(plan, epoch, batch, batch + 1, 1, rank)
+        parts = self._lineup.parts(plan, epoch)
+        if batch < plan.full_batches:
+            begin, end = plan.batch_span(batch)
+            chosen_part, device = slice(*plan.rank_span(end - begin, rank)), self._lineup.runs(plan.ranks)
+        else:
+            tails = plan.rank_tails(rank)
+            number = batch - plan.full_batches
+            if number >= len(tails):
+                return np.empty(0, dtype=np.int64)
+            begin, end = plan.batch_span(plan.full_batches + tails[number])
+            chosen_part, device = self._tail_part(plan, rank, tails[number]), 1
+        offsets = np.arange(end - begin, dtype=np.int64)
+        found = self._spots(parts, epoch, begin, offsets)
+        return self._chosen(found, offsets.size, 1, chosen_part, device) + begin
+
+    def replacements(self, plan: BatchPlan, epoch: int, batch: int, rank: int, slot: int) -> Iterator[int]:
+        """Yield sample ids that may stand in for sample number ``slot`` of one batch of one rank.
+
+        They are the samples at the places before it in its stream's pass, nearest first, going round from the
+        pass's first place to its last: a pure function of the stream and the place, whatever the world and the
+        batch size are. All other samples of the pass come, each once. A pad has those of the sample it repeats.
+        """
+        positions = self.positions(plan, epoch, batch, rank)
+        if slot < positions.size:
+            position = int(positions[slot])
+            stream, index = self._lineup.at(plan, epoch, position)
+        else:
+            tail = plan.rank_tails(rank)[batch - plan.full_batches]
+            stream, index = self._pad(plan, epoch, rank, tail)
+        walk = self.walks[stream]
+        begin, size = walk.pass_of(index)
+        place = index - begin
+        for first in range(1, size, _REPLACEMENTS_AT_ONCE):
+            back = np.arange(first, min(size, first + _REPLACEMENTS_AT_ONCE), dtype=np.int64)
+            places = (place - back) % size
+            ascending = np.argsort(places)
+            ids = np.empty(back.size, dtype=np.int64)
+            ids[ascending] = walk.samples(walk.spots(begin, places[ascending]))
+            yield from (ids + self._first_ids[stream]).tolist()
+
+    def stream_of(self, sample: int) -> int:
+        """Give the number of the stream that a sample id belongs to."""
+        return int(np.searchsorted(self._first_ids, sample, side="right")) - 1
 
     def _batches_together(self, step: int, size: int) -> int:
         """Give how many batches ``step`` apart are worth looking up at once."""
         most = 1 << 62
-        if self._labels is not None:  # labels are computed for the batches in between, too
+        if len(self.walks) > 1:  # labels are computed for the batches in between, too
             most = max(1, 4 * _CHUNK // (step * size))
         for walk, samples in zip(self.walks, self.samples_per_epoch, strict=True):
             # Batches that each need blocks of their own go one by one: else blocks in between are made too.
@@ -149,80 +274,79 @@ class Order:
         return most
 
     def _full_batches(
-        self, epoch: int, position: int, count: int, stride: int, size: int, low: int, high: int, short: bool
+        self,
+        parts: Sequence[Part],
+        plan: BatchPlan,
+        epoch: int,
+        batches: NDArray[np.int64],
+        rank: int,
+        short: Walk | None,
     ) -> NDArray[np.int64]:
-        """Give parts low … high of ``count`` batches of ``size`` that begin ``stride`` positions apart."""
-        starts = np.arange(count, dtype=np.int64) * stride
-        if short:
-            walk = self.walks[0]
-            turn, place = divmod(epoch * self.samples_per_epoch[0] + position, walk.num_samples)
-            if place + int(starts[-1]) + size <= walk.num_samples:
-                return walk.samples(*share(walk, turn, starts + place, size, low, high))
-            at_once = max(1, _CHUNK // size)
-            if count > at_once:  # at a border of passes the long way, in portions that it can bear
-                portions = range(0, count, at_once)
+        """Give one rank's parts of some full batches, evenly spaced; with the shortcut where there is one."""
+        size = plan.global_batch_size
+        position = plan.start + int(batches[0]) * size
+        starts = (batches - batches[0]) * size
+        low, high = plan.rank_span(size, rank)
+        if short is not None:
+            first = parts[0].segment
+            turn, place = divmod(first.cursors[0] + position - first.begin, short.num_samples)
+            if place + int(starts[-1]) + size <= short.num_samples:
+                return short.samples(*share(short, turn, starts + place, size, low, high))
+            # At a border of passes the long way, in portions that it can bear.
+            portions = np.array_split(batches, -(-batches.size // max(1, _CHUNK // size)))
+            if len(portions) > 1:
                 return np.concatenate(
-                    [
-                        self._full_batches(
-                            epoch,
-                            position + n * stride,
-                            min(at_once, count - n),
-                            stride,
-                            size,
-                            low,
-                            high,
-                            short,
-                        )
-                        for n in portions
-                    ]
+                    [self._full_batches(parts, plan, epoch, each, rank, short) for each in portions]
                 )
         offsets = (starts[:, None] + np.arange(size, dtype=np.int64)).ravel()
-        return self._samples(epoch, position, offsets, count, slice(low, high))
+        found = self._spots(parts, epoch, position, offsets)
+        runs = self._lineup.runs(plan.ranks)
+        chosen = self._chosen(found, offsets.size, batches.size, slice(low, high), runs)
+        return self._ids(found, chosen, offsets.size)
 
-    def _tail_batch(self, plan: BatchPlan, epoch: int, rank: int) -> tuple[NDArray[np.int64], int]:
-        size = plan.tail
-        offsets = np.arange(size, dtype=np.int64)
-        start = plan.num_samples - size
+    def _tail_part(self, plan: BatchPlan, rank: int, tail: int) -> slice:
         if plan.remainder == "exact":
-            return self._samples(epoch, start, offsets, 1, slice(rank, size, plan.ranks)), 0
-        low, high = plan.rank_span(size, rank)
-        samples = self._samples(epoch, start, offsets, 1, slice(low, high))
-        pads = plan.rank_padding(plan.full_batches, rank)
-        if pads:
-            # The ranks before this one have tail samples in `low`, of rank · ⌈n/R⌉ slots: the rest are pads.
-            before = rank * -(-size // plan.ranks) - low
-            all_pads = -size % plan.ranks
-            position = (plan.num_samples - all_pads + before) % plan.num_samples
-            pad = self._samples(epoch, position, np.zeros(1, dtype=np.int64), 1, slice(1))
-            samples = np.concatenate((samples, pad))
-        return samples, pads
+            return slice(plan.first_dealt(tail, rank), plan.tails[tail], plan.ranks)
+        return slice(*plan.rank_span(plan.tails[tail], rank))
 
-    def _samples(
-        self, epoch: int, position: int, offsets: NDArray[np.int64], batches: int, part: slice
+    def _tail_batch(
+        self, parts: Sequence[Part], plan: BatchPlan, epoch: int, rank: int, tail: int
     ) -> NDArray[np.int64]:
-        """Give a part of each of ``batches`` equal, sorted batches at position + offsets."""
-        found = self._spots(epoch, position, offsets)
-        numbers = np.arange(offsets.size, dtype=np.int64)
-        if self._sorted:
-            if len(found) == 1:
-                keys = self.walks[found[0][0]].sort_keys(found[0][1])
-            else:
-                keys = np.empty(offsets.size, dtype=np.uint64)
-                for stream, spots, here in found:
-                    keys[here] = self.walks[stream].sort_keys(spots)
-            keys <<= _WORD
-            keys |= numbers.view(np.uint64)
-            packed = keys.reshape(batches, -1)
-            packed.sort(axis=1)
-            chosen = (packed[:, part] & _LOW).ravel().view(np.int64)
-        else:
-            chosen = numbers.reshape(batches, -1)[:, part].ravel()
+        begin, end = plan.batch_span(plan.full_batches + tail)
+        offsets = np.arange(end - begin, dtype=np.int64)
+        found = self._spots(parts, epoch, begin, offsets)
+        chosen = self._chosen(found, offsets.size, 1, self._tail_part(plan, rank, tail), 1)
+        samples = self._ids(found, chosen, offsets.size)
+        if plan.rank_padding(plan.full_batches + tail, rank):
+            stream, index = self._pad(plan, epoch, rank, tail)
+            walk = self.walks[stream]
+            pad = walk.samples(walk.spots(index, np.zeros(1, dtype=np.int64)))
+            samples = np.concatenate((samples, pad + self._first_ids[stream]))
+        return samples
+
+    def _pad(self, plan: BatchPlan, epoch: int, rank: int, tail: int) -> tuple[int, int]:
+        """Give stream and walk index of the sample that fills up one rank's part of a shorter batch."""
+        size = plan.tails[tail]
+        low, _ = plan.rank_span(size, rank)
+        # The ranks before this one have `low` of the batch's samples, in rank · ⌈n/R⌉ slots: the rest are pads.
+        back = -size % plan.ranks - (rank * -(-size // plan.ranks) - low)
+        _, end = plan.batch_span(plan.full_batches + tail)
+        if self.unit(plan) is None:
+            begin = self._lineup.parts(plan, epoch)[0].segment.begin
+            return self._lineup.at(plan, epoch, begin + (end - back - begin) % (end - begin))
+        # The batch is of one stream, and so is what fills it up.
+        stream, last = self._lineup.at(plan, epoch, end - 1)
+        begin, number = self.walks[stream].pass_of(last)
+        return stream, begin + (last + 1 - back - begin) % number
+
+    def _ids(self, found: _Found, chosen: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Give the sample ids of the chosen ones of ``count`` positions."""
         if len(found) == 1:
             stream, spots, _ = found[0]
             samples = self.walks[stream].samples(spots, chosen)
             return samples + self._first_ids[stream] if stream else samples
-        owner = np.empty(offsets.size, dtype=np.int64)
-        number = np.empty(offsets.size, dtype=np.int64)
+        owner = np.empty(count, dtype=np.int64)
+        number = np.empty(count, dtype=np.int64)
         for stream, spots, here in found:
             owner[here] = stream
             number[here] = np.arange(spots.row.size)
@@ -233,32 +357,67 @@ class Order:
             samples[mine] = self.walks[stream].samples(spots, number[mine]) + self._first_ids[stream]
         return samples
 
-    def _spots(
-        self, epoch: int, position: int, offsets: NDArray[np.int64]
-    ) -> list[tuple[int, Spots, NDArray[np.int64] | slice]]:
+    def _chosen(self, found: _Found, count: int, batches: int, part: slice, runs: int) -> NDArray[np.int64]:
+        """Sort each of ``batches`` equal batches of ``count`` positions; give the numbers in a part of each.
+
+        With ``runs`` > 1, a batch is made of that many equal runs of one stream each, which keep their places:
+        what a stream has in all of its runs is sorted and cut into them.
+        """
+        numbers = np.arange(count, dtype=np.int64)
+        if not self._sorted:
+            return numbers.reshape(batches, -1)[:, part].ravel()
+        if len(found) == 1:
+            keys = self.walks[found[0][0]].sort_keys(found[0][1])
+        else:
+            keys = np.empty(count, dtype=np.uint64)
+            for stream, spots, here in found:
+                keys[here] = self.walks[stream].sort_keys(spots)
+        if runs > 1 and len(found) > 1:
+            return self._in_runs(found, keys, batches, runs)[:, part].ravel()
+        keys <<= _WORD
+        keys |= numbers.view(np.uint64)
+        packed = keys.reshape(batches, -1)
+        packed.sort(axis=1)
+        ordered: NDArray[np.int64] = (packed[:, part] & _LOW).ravel().view(np.int64)
+        return ordered
+
+    def _in_runs(self, found: _Found, keys: NDArray[np.uint64], batches: int, runs: int) -> NDArray[np.int64]:
+        streams = np.empty(keys.size, dtype=np.int64)
+        for stream, _, here in found:
+            streams[here] = stream
+        batch = np.repeat(np.arange(batches, dtype=np.int64), keys.size // batches)
+        ordered = np.lexsort((keys, streams, batch)).reshape(batches, runs, -1)
+        # Run number i of a batch, counted stream by stream, lies where the stable order of labels says.
+        places = np.argsort(streams.reshape(batches, runs, -1)[:, :, 0], axis=1, kind="stable")
+        placed = np.empty_like(ordered)
+        np.put_along_axis(placed, places[:, :, None], ordered, axis=1)
+        return placed.reshape(batches, -1)
+
+    def _spots(self, parts: Sequence[Part], epoch: int, position: int, offsets: NDArray[np.int64]) -> _Found:
         """Find position + offsets: for each stream met, its spots and the places in ``offsets`` that they fill."""
-        if self._labels is None:
-            spots = self.walks[0].spots(epoch * self.samples_per_epoch[0] + position, offsets)
-            return [(0, spots, slice(None))]
-        streams, ranks = self._labels.at(epoch, position, offsets)
+        first_part = parts[0].segment
+        labelled = self._lineup.labelled(parts, epoch, position, offsets)
+        if labelled is None:
+            index = first_part.cursors[0] + position - first_part.begin
+            return [(0, self.walks[0].spots(index, offsets), slice(None))]
+        streams, ranks = labelled
         order = np.argsort(streams, kind="stable")
         met, begins = np.unique(streams[order], return_index=True)
-        found: list[tuple[int, Spots, NDArray[np.int64] | slice]] = []
+        found: _Found = []
         for stream, here in zip(met.tolist(), np.split(order, begins[1:]), strict=True):
             first = int(ranks[here[0]])
-            index = epoch * self.samples_per_epoch[stream] + first
+            index = first_part.cursors[stream] + first
             found.append((stream, self.walks[stream].spots(index, ranks[here] - first), here))
         return found
 
     def _check(self, plan: BatchPlan, epoch: int, first: int, last: int, step: int, rank: int) -> None:
-        if plan.num_samples != self.num_samples:
-            raise ValueError(
-                f"the plan is for {plan.num_samples} samples an epoch, the order has {self.num_samples}"
-            )
-        if not 0 <= rank < plan.ranks:
-            raise TopologyError(f"rank={rank}: this plan has {plan.ranks} ranks, numbered from 0")
         if epoch < 0:
             raise ValueError(f"epoch={epoch}: must not be negative")
+        size = self.size(epoch, plan.start)
+        if plan.num_samples != size:
+            raise ValueError(f"the plan is for {plan.num_samples} samples an epoch, the order has {size}")
+        if not 0 <= rank < plan.ranks:
+            raise TopologyError(f"rank={rank}: this plan has {plan.ranks} ranks, numbered from 0")
         if step < 1:
             raise ValueError(f"step={step}: must be at least 1")
         if first < 0 or last > plan.num_batches:

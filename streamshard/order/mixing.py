@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,23 +86,30 @@ class Mixture:
         return labels
 
 
-class Labels:
-    """Stream and rank in the stream of any position of any epoch; ``random`` permutes the labels of each run.
+class SampleLabels:
+    """Stream and rank in the stream of any position of a segment, sample by sample.
 
-    The rank is the number of the stream's labels before the position, in the same epoch. The labels computed last
-    are remembered.
+    The rank is the number of the stream's labels before the position, in the same segment. The labels computed
+    last are remembered.
+
+    Args:
+        samples: each stream's samples in the segment.
+        seed: for the permutations.
+        permuted: permute the labels within each run of 4,096 positions.
+        place: where the segment begins in its epoch; part of the permutations' keys.
     """
 
-    def __init__(self, samples: Sequence[int], *, seed: int, permuted: bool) -> None:
+    def __init__(self, samples: Sequence[int], *, seed: int, permuted: bool, place: int = 0) -> None:
         self.mixture = Mixture(samples)
         self._seed = seed
         self._permuted = permuted
+        self._place = place
         self._held: tuple[int, int, NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def at(
         self, epoch: int, position: int, offsets: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give streams and ranks of ``position + offsets`` (ascending, in one epoch), each of shape (n,)."""
+        """Give streams and ranks of ``position + offsets`` (ascending, in the segment), each of shape (n,)."""
         first = (position + int(offsets[0])) // RUN * RUN
         last = min(self.mixture.total, ((position + int(offsets[-1])) // RUN + 1) * RUN)
         streams, ranks = self._span(epoch, first, last)
@@ -109,7 +117,7 @@ class Labels:
         return streams[places], ranks[places]
 
     def before(self, epoch: int, position: int) -> list[int]:
-        """Count each stream's samples before a position of an epoch (0 to the total)."""
+        """Count each stream's samples before a position of the segment (0 to its size)."""
         run = position // RUN * RUN
         counts = self.mixture.before(run)
         if position > run:
@@ -129,7 +137,9 @@ class Labels:
         if self._permuted:
             for run in range(begin, end, RUN):
                 part = streams[run - begin : run - begin + RUN]
-                part[:] = part[permutation(Key(LABELS, self._seed, 0, epoch, 0, run // RUN), part.size)]
+                part[:] = part[
+                    permutation(Key(LABELS, self._seed, 0, epoch, self._place, run // RUN), part.size)
+                ]
         # A stable sort by stream lists each stream's positions in order: their numbers there are the ranks.
         order = np.argsort(
             streams.astype(np.int16 if len(self.mixture.samples) < 1 << 15 else np.int64), kind="stable"
@@ -143,6 +153,100 @@ class Labels:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_held": None}
+
+
+class UnitLabels:
+    """The same where whole batches are of one stream each: ``per_stream`` and ``device_per_stream``.
+
+    The streams take turns by units of ``unit`` samples, in their exact shares, as long as every stream's units
+    and whole global batches of units last. What is left of each stream then follows, stream by stream, in global
+    batches of its own, the last of which is shorter: nothing is left out here.
+
+    Args:
+        samples: each stream's samples in the segment.
+        unit: samples that belong together: a global batch, or the batch of one rank.
+        units_per_batch: units of a global batch.
+    """
+
+    def __init__(self, samples: Sequence[int], *, unit: int, units_per_batch: int) -> None:
+        self.samples = tuple(samples)
+        self.unit = unit
+        self.batch = unit * units_per_batch
+        units = [n // unit for n in samples]
+        self.full_batches = sum(units) // units_per_batch
+        given = [0] * len(units)
+        self._labels = None
+        if self.full_batches:
+            self._labels = SampleLabels(units, seed=0, permuted=False)
+            given = [n * unit for n in self._labels.before(0, self.full_batches * units_per_batch)]
+        self._given = given
+        # Stream, its first rank and first position of each batch after the full ones; then where they end.
+        self._rest: list[tuple[int, int, int]] = []
+        self._rest_ends: list[int] = []
+        position = self.full_batches * self.batch
+        for stream, (total, begin) in enumerate(zip(self.samples, given, strict=True)):
+            for rank in range(begin, total, self.batch):
+                self._rest.append((stream, rank, position))
+                position += min(self.batch, total - rank)
+                self._rest_ends.append(position)
+
+    def rest(self, position: int) -> tuple[int, ...]:
+        """Give the sizes of the batches after the full ones that begin at or after a batch's beginning."""
+        return tuple(
+            end - begin
+            for (_, _, begin), end in zip(self._rest, self._rest_ends, strict=True)
+            if begin >= position
+        )
+
+    def is_border(self, position: int) -> bool:
+        """Whether a batch begins at a position of the segment (or the last one ends there)."""
+        full = self.full_batches * self.batch
+        if position <= full:
+            return position % self.batch == 0
+        return position in self._rest_ends
+
+    def at(
+        self, epoch: int, position: int, offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give streams and ranks of ``position + offsets`` (ascending, in the segment), each of shape (n,)."""
+        full = self.full_batches * self.batch
+        count = int(np.searchsorted(offsets, full - position)) if position < full else 0
+        streams = np.empty(offsets.size, dtype=np.int64)
+        ranks = np.empty(offsets.size, dtype=np.int64)
+        if count and self._labels is not None:
+            unit, inside = divmod(position, self.unit)
+            units, within = np.divmod(offsets[:count] + inside, self.unit)
+            met, numbers = np.unique(units, return_inverse=True)
+            of_unit, rank_of_unit = self._labels.at(epoch, unit, met)
+            streams[:count] = of_unit[numbers]
+            ranks[:count] = rank_of_unit[numbers] * self.unit + within
+        if count < offsets.size:
+            places = offsets[count:] + (position - full)
+            begins = np.array([begin - full for _, _, begin in self._rest], dtype=np.int64)
+            batch = np.searchsorted(begins, places, side="right") - 1
+            rows = np.array([(stream, rank) for stream, rank, _ in self._rest], dtype=np.int64)[batch]
+            streams[count:] = rows[:, 0]
+            ranks[count:] = rows[:, 1] + places - begins[batch]
+        return streams, ranks
+
+    def before(self, epoch: int, position: int) -> list[int]:
+        """Count each stream's samples before a position of the segment (0 to its size)."""
+        full = self.full_batches * self.batch
+        if position <= full and self._labels is not None:
+            units, inside = divmod(position, self.unit)
+            counts = [n * self.unit for n in self._labels.before(epoch, units)]
+            if inside:
+                of_unit, _ = self._labels.at(epoch, units, np.zeros(1, dtype=np.int64))
+                counts[int(of_unit[0])] += inside
+            return counts
+        counts = list(self._given)
+        for stream, _, begin in self._rest:
+            if begin < position:
+                counts[stream] = min(self.samples[stream], counts[stream] + min(self.batch, position - begin))
+        return counts
+
+
+Labels: TypeAlias = "SampleLabels | UnitLabels"
 
 
 def _huffman(samples: Sequence[int]) -> _Node | int:

@@ -1,31 +1,43 @@
-"""Where a run stands, as a small JSON object, and whether a saved one fits the run that loads it."""
+"""Where a run stands, as a small JSON object that a person can read."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from streamshard.errors import StateError
+from streamshard.order.batches import MAX_BATCH, BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.lanes import MAX_LANES
-from streamshard.order.shuffle import SHUFFLES
+from streamshard.order.lineup import Unit
 from streamshard.order.walk import MAX_SAMPLES
 
-VERSION = 1
+VERSION = 2
 
 Setting: TypeAlias = "str | int | bool | None"
 
 _MAX_EPOCH = (1 << 53) - 1
 _MAX_SEED = (1 << 64) - 1
+_MAX_KEY = (1 << 31) - 1
+_MAX_CURSOR = (_MAX_EPOCH + 1) * MAX_SAMPLES
 _MOSAIC_KEYS = frozenset(
     {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed", "initial_physical_nodes"}
 )
-_STATE_KEYS = frozenset({"version", "epoch", "position", "seed", "settings", "streams"})
-_STREAM_KEYS = frozenset(
-    {"name", "num_samples", "samples_per_epoch", "shuffle", "lanes", "window", "cursor", "fingerprints"}
+_STATE_KEYS = frozenset(
+    {"version", "epoch", "position", "seed", "settings", "mixture", "segment", "columns", "streams"}
 )
+_SEGMENT_KEYS = frozenset({"begin", "unit"})
+_COLUMNS = ("name", "key", "samples", "lanes", "window", "cursor", "share", "data")
+# The streams of a segment that does not begin with the epoch say what they had given to it before.
+_LATER_COLUMNS = (*_COLUMNS, "taken")
+_GONE = "gone"
+_PRINT_NBYTES = 8
+_PRINT_TEXT = re.compile(r"[A-Za-z0-9_.:+-]{1,40}=[^,=\s]{1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +45,30 @@ class StreamState:
     """One stream of a saved run.
 
     Attributes:
-        name: what the user calls it, or None: then its ordinal and fingerprints are its identity.
-        num_samples, samples_per_epoch, shuffle, lanes, window: those of its walk.
+        name: what the user calls it, or None: then its data and its place are its identity.
+        key: the number that its walk's random words depend on; it stays when streams are added or removed.
+        num_samples, lanes, window: those of its walk.
         cursor: its next index, counted from the start of the run.
-        fingerprints: what its data is, opaque here, by kind ("layout", "xxh64", …). Two streams are the same
-            where every kind that both know agrees, and they share at least one.
+        share: its samples in the segment.
+        fingerprints: what its data is, opaque here, by kind ("layout", "xxh64", …), shortened. Two streams are
+            the same where every kind that both know agrees, and they share at least one.
+        taken: what it has given to the epoch; 0 where the segment begins with the epoch and that follows.
     """
 
     name: str | None
+    key: int
     num_samples: int
-    samples_per_epoch: int
-    shuffle: str
     lanes: int
     window: int
     cursor: int
+    share: int
     fingerprints: Mapping[str, str]
+    taken: int = 0
+
+    def is_same_data(self, prints: Mapping[str, str]) -> bool:
+        """Whether some (shortened) fingerprints are those of this stream's data."""
+        shared = self.fingerprints.keys() & prints.keys()
+        return bool(shared) and all(self.fingerprints[kind] == prints[kind] for kind in shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,68 +80,106 @@ class State:
         position: samples of the epoch that were delivered, padding not counted; below the epoch's number.
         seed: the order's.
         settings: order settings that belong to no single stream, by name.
+        mixture: digest of what epochs take of which stream; where it is the same, segments are cut alike.
+        begin: first position of the segment that ``position`` lies in.
+        unit: samples of a global batch and of those in it that are of one stream; None where samples take turns.
         streams: in their order.
+        gone: streams that the run had once; they go on where they stopped if they come back.
     """
 
     epoch: int
     position: int
     seed: int
     settings: Mapping[str, Setting]
+    mixture: str
+    begin: int
+    unit: Unit | None
     streams: tuple[StreamState, ...]
-    version: int = VERSION
+    gone: tuple[StreamState, ...] = ()
+    version: int = field(default=VERSION)
 
     @classmethod
     def of(
         cls,
         order: Order,
+        plan: BatchPlan,
         epoch: int,
         position: int,
         *,
         settings: Mapping[str, Setting],
         names: Sequence[str | None],
         fingerprints: Sequence[Mapping[str, str]],
+        gone: Sequence[StreamState] = (),
     ) -> State:
-        """Describe a position; the end of an epoch is the next epoch at 0.
+        """Describe a position at or after ``plan.start``; the end of an epoch is the next epoch at 0.
 
         ``names`` and ``fingerprints`` have one item for each stream.
 
         Raises:
             ValueError: a position outside the epoch, or lists of another length.
         """
-        if epoch < 0 or not 0 <= position <= order.num_samples:
+        size = order.size(epoch, plan.start)
+        if epoch < 0 or not plan.start <= position <= size:
             raise ValueError(
-                f"epoch={epoch} position={position}: expected a position from 0 to {order.num_samples}"
+                f"epoch={epoch} position={position}: expected a position from {plan.start} to {size}"
             )
-        if position == order.num_samples:
+        if position == size:
             epoch, position = epoch + 1, 0
+            plan = order.plan(epoch, 0, global_batch_size=plan.global_batch_size, ranks=plan.ranks)
+        standing = order.standing(plan, epoch, position)
+        begin = standing.segment.begin
         rows = zip(
             order.walks,
-            order.samples_per_epoch,
-            order.cursors(epoch, position),
+            standing.cursors,
+            standing.segment.samples,
+            standing.taken,
             names,
             fingerprints,
             strict=True,
         )
         streams = tuple(
             StreamState(
-                name, walk.num_samples, samples, walk.shuffle, walk.lanes, walk.window, cursor, dict(prints)
+                name,
+                walk.stream,
+                walk.num_samples,
+                walk.lanes,
+                walk.window,
+                cursor,
+                share,
+                shortened(prints),
+                taken if begin else 0,
             )
-            for walk, samples, cursor, name, prints in rows
+            for walk, cursor, share, taken, name, prints in rows
         )
-        return cls(epoch, position, order.walks[0].seed, dict(settings), streams)
+        return cls(
+            epoch,
+            position,
+            order.walks[0].seed,
+            {**settings, "shuffle": order.walks[0].shuffle},
+            order.signature,
+            begin,
+            order.unit(plan),
+            streams,
+            tuple(gone),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Give the plain JSON object: dicts, lists, strings, integers, booleans and None."""
-        return {
+        columns = _LATER_COLUMNS if self.begin else _COLUMNS
+        document: dict[str, Any] = {
             "version": self.version,
             "epoch": self.epoch,
             "position": self.position,
             "seed": self.seed,
             "settings": dict(self.settings),
-            "streams": [
-                {**asdict(stream), "fingerprints": dict(stream.fingerprints)} for stream in self.streams
-            ],
+            "mixture": self.mixture,
+            "segment": {"begin": self.begin, "unit": None if self.unit is None else list(self.unit)},
+            "columns": list(columns),
+            "streams": [_row(stream, columns) for stream in self.streams],
         }
+        if self.gone:
+            document[_GONE] = [_row(stream, columns) for stream in self.gone]
+        return document
 
     @classmethod
     def from_dict(cls, document: object) -> State:
@@ -142,105 +201,113 @@ class State:
                 f"state: version {_shown(fields['version'])}, but this streamshard reads version {VERSION}; "
                 "load it with the release that saved it"
             )
+        gone = fields.pop(_GONE, [])
         _exact_keys(fields, _STATE_KEYS, "state")
+        segment = _object(fields["segment"], "state: 'segment'")
+        _exact_keys(segment, _SEGMENT_KEYS, "state: 'segment'")
         streams = fields["streams"]
         if not isinstance(streams, (list, tuple)) or not streams:
             raise StateError(f"state: 'streams' is {_shown(streams)}, expected a list of at least one stream")
+        if not isinstance(gone, (list, tuple)):
+            raise StateError(f"state: {_GONE!r} is {_shown(gone)}, expected a list of streams")
+        begin = _integer(segment, "begin", 0, len(streams) * MAX_SAMPLES, "state: 'segment'")
+        columns = _LATER_COLUMNS if begin else _COLUMNS
+        if fields["columns"] not in (list(columns), columns):
+            raise StateError(f"state: 'columns' is {_shown(fields['columns'])}, expected {list(columns)}")
+        if not isinstance(fields["mixture"], str):
+            raise StateError(f"state: 'mixture' is {_shown(fields['mixture'])}, expected a string")
         state = cls(
             epoch=_integer(fields, "epoch", 0, _MAX_EPOCH, "state"),
             position=_integer(fields, "position", 0, len(streams) * MAX_SAMPLES, "state"),
             seed=_integer(fields, "seed", 0, _MAX_SEED, "state"),
             settings=_settings(fields["settings"]),
-            streams=tuple(_stream(item, f"state: stream {number}") for number, item in enumerate(streams)),
+            mixture=fields["mixture"],
+            begin=begin,
+            unit=_unit(segment["unit"]),
+            streams=tuple(_stream(item, columns, f"state: stream {n}") for n, item in enumerate(streams)),
+            gone=tuple(_stream(item, columns, f"state: {_GONE} stream {n}") for n, item in enumerate(gone)),
         )
-        return state._consistent()
+        state._check()
+        return state
 
-    def check_fits(self, current: State) -> None:
-        """Refuse to go on from this saved state in a run that ``current`` describes, at whatever position.
-
-        Raises:
-            StateError: other data, seed or order settings; the message lists every difference.
-        """
-        found = list(_differences("seed", self.seed, current.seed))
-        for name in sorted({*self.settings, *current.settings}):
-            absent = "nothing"
-            found += _differences(name, self.settings.get(name, absent), current.settings.get(name, absent))
-        if len(self.streams) != len(current.streams):
-            found += _differences("number of streams", len(self.streams), len(current.streams))
-        else:
-            for number, (saved, here) in enumerate(zip(self.streams, current.streams, strict=True)):
-                found += _stream_differences(number, saved, here)
-        if found:
+    def _check(self) -> None:
+        """Check the numbers against each other."""
+        total = sum(stream.share for stream in self.streams)
+        if not 0 < total <= MAX_SAMPLES or not self.begin <= self.position <= self.begin + total:
             raise StateError(
-                "this state does not fit the dataset, so its position would mean other samples: "
-                + "; ".join(found)
-                + ". Construct the dataset as in the run that saved the state, or start a new run without it"
+                f"state: position {self.position} is not in its segment, which has {total} samples from position "
+                f"{self.begin} on"
+            )
+        keys = [stream.key for stream in (*self.streams, *self.gone)]
+        if len(set(keys)) < len(keys):
+            raise StateError(f"state: the streams have the keys {_shown(keys)}, expected different ones")
+        if sum(stream.taken for stream in self.streams) > self.position:
+            raise StateError(
+                f"state: the streams have given more samples to the epoch than its position {self.position}"
             )
 
-    def _consistent(self) -> State:
-        """Check the numbers against each other; turn the end of an epoch into the start of the next."""
-        total = sum(stream.samples_per_epoch for stream in self.streams)
-        if not total or self.position > total:
-            raise StateError(f"state: position {self.position} is past the epoch's {total} samples")
-        taken = [stream.cursor - self.epoch * stream.samples_per_epoch for stream in self.streams]
-        for number, (stream, count) in enumerate(zip(self.streams, taken, strict=True)):
-            if not 0 <= count <= stream.samples_per_epoch:
-                raise StateError(
-                    f"state: stream {number}: cursor {stream.cursor} is not in epoch {self.epoch} of "
-                    f"{stream.samples_per_epoch} samples"
-                )
-        if sum(taken) != self.position:
-            raise StateError(
-                f"state: the streams' cursors add up to position {sum(taken)}, not {self.position}"
-            )
-        if self.position < total:
-            return self
-        return State(self.epoch + 1, 0, self.seed, self.settings, self.streams)
+
+def shortened(prints: Mapping[str, str]) -> dict[str, str]:
+    """Shorten fingerprints to 64 bits each: enough to notice other data, and a state stays small."""
+    return {kind: _short_print(value) for kind, value in prints.items()}
 
 
-def _stream(document: object, where: str) -> StreamState:
-    fields = _object(document, where)
-    _exact_keys(fields, _STREAM_KEYS, where)
-    name, shuffle, prints = fields["name"], fields["shuffle"], fields["fingerprints"]
+def _short_print(value: str) -> str:
+    if len(value) <= 11:
+        return value
+    digest = hashlib.blake2b(value.encode(), digest_size=_PRINT_NBYTES).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _row(stream: StreamState, columns: Sequence[str]) -> list[Any]:
+    fields: dict[str, Any] = {
+        "name": stream.name,
+        "key": stream.key,
+        "samples": stream.num_samples,
+        "lanes": stream.lanes,
+        "window": stream.window,
+        "cursor": stream.cursor,
+        "share": stream.share,
+        "data": ",".join(f"{kind}={value}" for kind, value in sorted(stream.fingerprints.items())),
+        "taken": stream.taken,
+    }
+    return [fields[column] for column in columns]
+
+
+def _stream(document: object, columns: Sequence[str], where: str) -> StreamState:
+    if not isinstance(document, (list, tuple)) or len(document) != len(columns):
+        raise StateError(f"{where} is {_shown(document)}, expected a list of {', '.join(columns)}")
+    fields = dict(zip(columns, document, strict=True))
+    name, data = fields["name"], fields["data"]
     if name is not None and not isinstance(name, str):
         raise StateError(f"{where}: 'name' is {_shown(name)}, expected a string or null")
-    if not isinstance(shuffle, str) or shuffle not in SHUFFLES:
-        raise StateError(f"{where}: 'shuffle' is {_shown(shuffle)}, expected one of {', '.join(SHUFFLES)}")
-    if not isinstance(prints, Mapping) or not all(
-        isinstance(kind, str) and isinstance(value, str) for kind, value in prints.items()
-    ):
-        raise StateError(f"{where}: 'fingerprints' is {_shown(prints)}, expected an object of strings")
+    texts = data.split(",") if isinstance(data, str) else []
+    if not texts or len(texts) > 32 or not all(_PRINT_TEXT.fullmatch(text) for text in texts):
+        raise StateError(f"{where}: 'data' is {_shown(data)}, expected digests such as 'layout=…,xxh64=…'")
     return StreamState(
         name=name,
-        num_samples=_integer(fields, "num_samples", 1, MAX_SAMPLES, where),
-        samples_per_epoch=_integer(fields, "samples_per_epoch", 0, MAX_SAMPLES, where),
-        shuffle=shuffle,
+        key=_integer(fields, "key", 0, _MAX_KEY, where),
+        num_samples=_integer(fields, "samples", 1, MAX_SAMPLES, where),
         lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
         window=_integer(fields, "window", 1, MAX_SAMPLES, where),
-        cursor=_integer(fields, "cursor", 0, (_MAX_EPOCH + 1) * MAX_SAMPLES, where),
-        fingerprints=dict(prints),
+        cursor=_integer(fields, "cursor", 0, _MAX_CURSOR, where),
+        share=_integer(fields, "share", 0, MAX_SAMPLES, where),
+        fingerprints=dict(text.split("=") for text in texts),
+        taken=_integer(fields, "taken", 0, 2 * MAX_SAMPLES, where) if "taken" in fields else 0,
     )
 
 
-def _stream_differences(number: int, saved: StreamState, here: StreamState) -> list[str]:
-    where = f"stream {number}" + (f" ({saved.name})" if saved.name is not None else "")
-    found = list(_differences(f"{where} name", saved.name, here.name))
-    for field in ("num_samples", "samples_per_epoch", "shuffle", "lanes", "window"):
-        found += _differences(f"{where} {field}", getattr(saved, field), getattr(here, field))
-    shared = sorted(saved.fingerprints.keys() & here.fingerprints.keys())
-    if not shared:
-        found += _differences(
-            f"{where} fingerprint kinds", sorted(saved.fingerprints), sorted(here.fingerprints)
-        )
-    for kind in shared:
-        found += _differences(f"{where} data ({kind})", saved.fingerprints[kind], here.fingerprints[kind])
-    return found
-
-
-def _differences(name: str, saved: object, here: object) -> list[str]:
-    if saved == here and isinstance(saved, bool) == isinstance(here, bool):
-        return []
-    return [f"{name} was {_shown(saved)} and is {_shown(here)}"]
+def _unit(document: object) -> Unit | None:
+    if document is None:
+        return None
+    if not isinstance(document, (list, tuple)) or len(document) != 2:
+        raise StateError(f"state: 'unit' is {_shown(document)}, expected null or two numbers of samples")
+    pair = {"batch": document[0], "unit": document[1]}
+    batch = _integer(pair, "batch", 1, MAX_BATCH, "state: 'segment'")
+    unit = _integer(pair, "unit", 1, batch, "state: 'segment'")
+    if batch % unit:
+        raise StateError(f"state: 'unit' is {_shown(document)}, expected a multiple and its divisor")
+    return batch, unit
 
 
 def _object(document: object, where: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,27 @@ class Spots:
     lane: NDArray[np.int64]
     row: NDArray[np.int64]
     turns: list[tuple[int, int, int]]
+
+
+class StreamWalk(Protocol):
+    """What an order needs of a walk. Its spots go back to it as they came."""
+
+    stream: int
+    seed: int
+    num_samples: int
+    num_shards: int
+    shuffle: str
+    lanes: int
+    window: int
+
+    @property
+    def block_rows(self) -> int: ...
+    def spots(self, first: int, offsets: NDArray[np.int64]) -> Any: ...
+    def sort_keys(self, spots: Any) -> NDArray[np.uint64]: ...
+    def samples(self, spots: Any, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]: ...
+    def pass_of(self, index: int) -> tuple[int, int]: ...
+    def renewed(self, *, stream: int, window: int) -> StreamWalk: ...
+    def live_shards(self, num_nodes: int = 1) -> int: ...
 
 
 class _Turn:
@@ -115,6 +136,7 @@ class Walk:
             else:
                 self.window = default_window(self.lanes)
             self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)
+        self._sizes = sizes
         self._full_rows = self.num_samples // self.lanes
         sizes_of_lanes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
         self._longer = sizes_of_lanes > self._full_rows
@@ -145,6 +167,24 @@ class Walk:
             turns.append((turn + passes, begin, end))
             begin = end
         return Spots(lane, row, turns)
+
+    def renewed(self, *, stream: int, window: int) -> Walk:
+        """Give the same walk with another stream number and window."""
+        if (stream, window) == (self.stream, self.window):
+            return self
+        window = max(1, window) if self._cut is not None else 1
+        return Walk(
+            self._sizes,
+            seed=self.seed,
+            stream=stream,
+            shuffle=self.shuffle,
+            lanes=self.lanes,
+            window=window,
+        )
+
+    def pass_of(self, index: int) -> tuple[int, int]:
+        """Give the first index and the size of the pass that an index lies in."""
+        return index // self.num_samples * self.num_samples, self.num_samples
 
     def visits(self, turn: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count how often each lane was visited before each place (0 to N) of a pass, shape (places, C)."""

@@ -42,7 +42,7 @@ def test_with_pad_and_drop_all_ranks_step_equally(plan):
     if plan.remainder == "exact":
         return
     assert len({plan.rank_num_batches(rank) for rank in range(plan.ranks)}) == 1
-    if plan.tail:
+    if plan.tails:
         assert len({plan.rank_batch_size(plan.full_batches, rank) for rank in range(plan.ranks)}) == 1
 
 

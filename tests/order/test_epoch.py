@@ -59,7 +59,7 @@ def batches_of(order, plan, epoch, rank, first=0, last=None, step=1):
 def sequence_of(order, plan, epoch):
     """The concatenation of all ranks' batches, padding apart, batch by batch."""
     ranks = [[real for real, _ in batches_of(order, plan, epoch, rank)] for rank in range(plan.ranks)]
-    if plan.remainder == "exact" and plan.tail:  # the last batch is dealt, not cut
+    if plan.remainder == "exact" and plan.tails:  # the last batch is dealt, not cut
         last = [rank.pop() for rank in ranks]
         dealt = [x for row in itertools.zip_longest(*last) for x in row if x is not None]
         return [x for batch in zip(*ranks, strict=True) for part in batch for x in part] + dealt

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.mixing import RUN, Labels, Mixture
+from streamshard.order.mixing import RUN, Mixture, SampleLabels
 from streamshard.order.position import State
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowMixture, SlowStream, mixed_batch
@@ -79,13 +79,13 @@ def test_any_part_of_the_labels_is_the_part_of_the_whole(samples, data):
 @pytest.mark.parametrize("permuted", [False, True])
 def test_ranks_count_the_labels_before_over_several_runs(permuted):
     samples = [9000, 1, 4000, 0, 2500]
-    labels = Labels(samples, seed=5, permuted=permuted)
+    labels = SampleLabels(samples, seed=5, permuted=permuted)
     slow = SlowMixture(samples, seed=5, epoch=3, permuted=permuted)
     total = sum(samples)
     streams, ranks = labels.at(3, 0, np.arange(total))
     assert list(zip(streams.tolist(), ranks.tolist(), strict=True)) == slow.spots
     for position in (0, 1, RUN - 1, RUN, RUN + 1, 9999, total - 1):
-        fresh = Labels(samples, seed=5, permuted=permuted)
+        fresh = SampleLabels(samples, seed=5, permuted=permuted)
         stream, rank = fresh.at(3, position, np.array([0]))
         assert (int(stream[0]), int(rank[0])) == slow.spots[position]
         wanted = Counter(stream for stream, _ in slow.spots[:position])
@@ -94,7 +94,7 @@ def test_ranks_count_the_labels_before_over_several_runs(permuted):
 
 
 def test_permuted_labels_differ_between_epochs_and_have_the_same_counts_in_each_run():
-    labels = Labels([5000, 5000], seed=5, permuted=True)
+    labels = SampleLabels([5000, 5000], seed=5, permuted=True)
     one, other = (labels.at(epoch, 0, np.arange(RUN))[0] for epoch in (0, 1))
     assert one.tolist() != other.tolist()
     assert one.sum() == other.sum() == RUN // 2
@@ -193,13 +193,19 @@ def test_cursors_are_where_the_streams_stand():
     for position in (0, 1, 17, 99, 100):
         seen = sequence_of(order, BatchPlan(100, 1), 2, position)
         ours = sum(sample < 40 for sample in seen)
-        assert order.cursors(2, position) == (80 + ours, 120 + position - ours)
+        assert order.standing(BatchPlan(100, 1), 2, position).cursors == (80 + ours, 120 + position - ours)
 
 
 def test_a_state_of_a_mix_survives_json():
     order = order_of(([[20, 20], [60]], [40, 60], "sliding", [None, None], 3, "random"))
     state = State.of(
-        order, 2, 37, settings={}, names=["a", None], fingerprints=[{"layout": "x"}, {"layout": "y"}]
+        order,
+        order.plan(2, 0, global_batch_size=1),
+        2,
+        37,
+        settings={},
+        names=["a", None],
+        fingerprints=[{"layout": "x"}, {"layout": "y"}],
     )
     assert State.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
@@ -227,14 +233,14 @@ def test_walks_that_do_not_go_together_are_refused():
     one, other = Walk(np.array([3]), seed=1), Walk(np.array([3]), seed=2, stream=1)
     with pytest.raises(ValueError, match="one seed"):
         Order([one, other])
-    with pytest.raises(ValueError, match="own number as stream"):
+    with pytest.raises(ValueError, match="a stream number each"):
         Order([one, one])
     with pytest.raises(ValueError, match="no streams"):
         Order([])
     with pytest.raises(ValueError, match="2 numbers for 1 streams"):
         Order([one], [1, 2])
     with pytest.raises(ValueError, match="random, stratified"):
-        Order([one], batching="per_stream")
+        Order([one], batching="by_stream")
 
 
 def test_the_mix_is_pinned():

@@ -1,0 +1,249 @@
+"""Going on from a saved state: what must be the same, what may differ, and how the order goes on where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from streamshard.errors import StateError
+from streamshard.order.epoch import Order
+from streamshard.order.fixed import FixedWalk
+from streamshard.order.lineup import labels_of
+from streamshard.order.position import Setting, State, StreamState, shortened
+from streamshard.order.timeline import Splice
+from streamshard.order.walk import StreamWalk
+
+_EXPLICIT_WINDOW = "shuffle_block_size"
+_ADVICE = ". Construct the dataset as in the run that saved the state, or start a new run without it"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """How a run goes on.
+
+    Attributes:
+        order: the order to go on with.
+        epoch, position: the place.
+        gone: streams that the run has no more, for its states.
+        notes: what is other than before and was allowed for, a sentence each.
+    """
+
+    order: Order
+    epoch: int
+    position: int
+    gone: tuple[StreamState, ...]
+    notes: tuple[str, ...]
+
+
+def resume(
+    order: Order,
+    saved: State,
+    *,
+    settings: Mapping[str, Setting],
+    names: Sequence[str | None],
+    fingerprints: Sequence[Mapping[str, str]],
+) -> Resumed:
+    """Go on from a state with an order that was made anew.
+
+    Seed, order settings and the data of every stream must be the same. What an epoch takes of which stream, which
+    streams there are, batch sizes and remainder may differ: each stream then goes on from its own cursor, and the
+    rest of the epoch is shared out by the present weights.
+
+    Args:
+        order: as constructed, without a splice.
+        saved: the state.
+        settings: order settings that belong to no single stream, by name.
+        names, fingerprints: one item for each stream of ``order``.
+
+    Raises:
+        StateError: a difference that would make other samples of the state's cursors; lists all of them.
+    """
+    found = list(_differences("seed", saved.seed, order.walks[0].seed))
+    here = {**settings, "shuffle": order.walks[0].shuffle}
+    for name in sorted({*saved.settings, *here}):
+        found += _differences(name, saved.settings.get(name, "nothing"), here.get(name, "nothing"))
+    prints = [shortened(each) for each in fingerprints]
+    matches, other = _matched(saved, names, prints)
+    found += other
+    walks: list[StreamWalk] = []
+    next_key = max(stream.key for stream in (*saved.streams, *saved.gone)) + 1
+    for number, (walk, match) in enumerate(zip(order.walks, matches, strict=True)):
+        if match is None:
+            walks.append(walk.renewed(stream=next_key, window=walk.window))
+            next_key += 1
+            continue
+        where = _where(number, names[number])
+        found += _differences(f"{where} num_samples", match.num_samples, walk.num_samples)
+        found += _differences(f"{where} lanes", match.lanes, walk.lanes)
+        if settings.get(_EXPLICIT_WINDOW, "") is not None:
+            found += _differences(f"{where} window", match.window, walk.window)
+        # A window that follows from the streams' shares stays what it was: what is live must not change midway.
+        walks.append(walk if found else walk.renewed(stream=match.key, window=match.window))
+    if found:
+        raise StateError(
+            "this state does not fit the dataset, so its position would mean other samples: "
+            + "; ".join(found)
+            + _ADVICE
+        )
+    order = order.spliced(None, walks)
+    given = _given_in_segment(saved, order.batching)
+    same = [match is stream for match, stream in zip(matches, saved.streams, strict=False)]
+    if len(matches) == len(saved.streams) and all(same) and saved.mixture == order.signature:
+        return _continued(order, saved, given)
+    return _changed(order, saved, given, matches, names)
+
+
+def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:
+    """Go on in the segment that the state lies in."""
+    cursors = tuple(stream.cursor - count for stream, count in zip(saved.streams, given, strict=True))
+    shares = tuple(stream.share for stream in saved.streams)
+    taken = tuple(
+        stream.taken - count if saved.begin else 0 for stream, count in zip(saved.streams, given, strict=True)
+    )
+    if min(cursors) < 0 or min(taken) < 0:
+        raise StateError(
+            f"state: at position {saved.position} the streams cannot stand at {_cursors(saved)}: they have given "
+            f"{list(given)} samples since position {saved.begin}"
+        )
+    end = saved.begin + sum(shares)
+    plain = [each for each in order.segments(saved.epoch) if each.begin == saved.begin]
+    is_plain = bool(plain) and (plain[0].samples, plain[0].cursors) == (shares, cursors)
+    if saved.position == end and (not is_plain or end == order.size(saved.epoch)):
+        after = tuple(a + b for a, b in zip(cursors, shares, strict=True))
+        begun = order.segments(saved.epoch + 1)[0]
+        splice = None if begun.cursors == after else Splice(saved.epoch + 1, 0, after, (0,) * len(after))
+        return Resumed(_spliced(order, splice, saved), saved.epoch + 1, 0, saved.gone, ())
+    if is_plain and saved.unit is not None and saved.position:
+        counted = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
+        return Resumed(order.spliced(counted), saved.epoch, saved.position, saved.gone, ())
+    splice = None
+    if not is_plain:
+        splice = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
+    return Resumed(_spliced(order, splice, saved), saved.epoch, saved.position, saved.gone, ())
+
+
+def _changed(
+    order: Order,
+    saved: State,
+    given: Sequence[int],
+    matches: Sequence[StreamState | None],
+    names: Sequence[str | None],
+) -> Resumed:
+    """Go on with the streams' cursors under other quotas."""
+    taken_of = {
+        stream.key: stream.taken if saved.begin else count
+        for stream, count in zip(saved.streams, given, strict=True)
+    }
+    cursors = tuple(0 if match is None else match.cursor for match in matches)
+    taken = tuple(0 if match is None else taken_of.get(match.key, 0) for match in matches)
+    epoch, position = saved.epoch, saved.position
+    if not order.quotas.pieces(epoch, position, taken):
+        epoch, position, taken = epoch + 1, 0, (0,) * len(taken)
+    kept = {match.key for match in matches if match is not None}
+    gone = tuple(
+        replace(stream, share=0, taken=0)
+        for stream in (*saved.streams, *saved.gone)
+        if stream.key not in kept
+    )
+    notes = [
+        f"{_where(number, names[number])} is new and begins at its first sample"
+        for number, match in enumerate(matches)
+        if match is None
+    ]
+    notes += [
+        f"stream {stream.name or stream.key!r} is no longer there; it goes on at its sample {stream.cursor} if it "
+        "comes back"
+        for stream in saved.streams
+        if stream.key not in kept
+    ]
+    notes.append(f"the streams are mixed anew from position {position} of epoch {epoch} on")
+    splice = Splice(epoch, position, cursors, taken)
+    return Resumed(_spliced(order, splice, saved), epoch, position, gone, tuple(notes))
+
+
+def _spliced(order: Order, splice: Splice | None, saved: State) -> Order:
+    if splice is None:
+        return order
+    if any(isinstance(walk, FixedWalk) for walk in order.walks):
+        raise StateError(
+            "sampling_method='fixed' takes the same samples in every epoch, so what an epoch takes cannot change in "
+            f"a run: the state's streams give {[stream.share for stream in saved.streams]} samples, this dataset's "
+            f"{list(order.samples_per_epoch)}" + _ADVICE
+        )
+    return order.spliced(splice)
+
+
+def _given_in_segment(saved: State, batching: str) -> list[int]:
+    """Count what each stream of a state has given since its segment began."""
+    inside = saved.position - saved.begin
+    if len(saved.streams) == 1:
+        return [inside]
+    if (saved.unit is None) is (batching in ("per_stream", "device_per_stream")):
+        raise StateError(
+            f"state: 'unit' is {saved.unit}, which does not go with batching_method={batching!r}"
+        )
+    shares = [stream.share for stream in saved.streams]
+    labels = labels_of(shares, batching=batching, seed=saved.seed, place=saved.begin, unit=saved.unit)
+    return labels.before(saved.epoch, inside)
+
+
+def _matched(
+    saved: State, names: Sequence[str | None], prints: Sequence[Mapping[str, str]]
+) -> tuple[list[StreamState | None], list[str]]:
+    """Find each stream's state: by name, else by its data; and say what is other data under an old name.
+
+    Of several unnamed streams with the same data the first goes with the first.
+    """
+    rest = [*saved.streams, *saved.gone]
+    matches: list[StreamState | None] = [None] * len(names)
+    found: list[str] = []
+    for by_name in (True, False):
+        for number, (name, data) in enumerate(zip(names, prints, strict=True)):
+            if matches[number] is not None:
+                continue
+            for stream in rest:
+                if by_name:
+                    fits = name is not None and stream.name == name
+                else:
+                    fits = (name is None or stream.name is None) and stream.is_same_data(data)
+                if fits:
+                    matches[number] = stream
+                    rest.remove(stream)
+                    if not stream.is_same_data(data):
+                        found += _data_differences(_where(number, name), stream.fingerprints, data)
+                    break
+    unknown = [number for number, match in enumerate(matches) if match is None]
+    lost = [stream for stream in saved.streams if any(stream is each for each in rest)]
+    unsure = any(names[number] is None for number in unknown) or any(stream.name is None for stream in lost)
+    if unknown and lost and (unsure or len(unknown) == len(names)):
+        # A stream that is gone and another one that is new may be one stream whose data was changed.
+        for number, stream in zip(unknown, lost, strict=False):
+            where = _where(number, names[number])
+            found += _differences(f"{where} name", stream.name, names[number])
+            found += _data_differences(where, stream.fingerprints, prints[number])
+        if len(names) > 1:
+            found.append("give streams that were replaced on purpose a Stream(name=) each, before and after")
+    return matches, found
+
+
+def _data_differences(where: str, saved: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    shared = sorted(saved.keys() & here.keys())
+    if not shared:
+        return list(_differences(f"{where} fingerprint kinds", sorted(saved), sorted(here)))
+    return [
+        text for kind in shared for text in _differences(f"{where} data ({kind})", saved[kind], here[kind])
+    ]
+
+
+def _differences(name: str, saved: object, here: object) -> list[str]:
+    if saved == here and isinstance(saved, bool) == isinstance(here, bool):
+        return []
+    return [f"{name} was {saved!r:.100} and is {here!r:.100}"]
+
+
+def _where(number: int, name: str | None) -> str:
+    return f"stream {number}" + (f" ({name})" if name is not None else "")
+
+
+def _cursors(saved: State) -> list[int]:
+    return [stream.cursor for stream in saved.streams]
