@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamshard import MDSWriter, merge_index
@@ -196,6 +196,7 @@ def test_costs_that_make_no_sense_are_refused_before_anything_is_made(
     parts=st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(any),
     per_shard=st.integers(1, 5),
 )
+@example(parts=[0, 3, 5], per_shard=2)
 def test_merged_costs_are_those_of_the_shards_in_their_new_order(
     tmp_path_factory: pytest.TempPathFactory, parts: list[int], per_shard: int
 ) -> None:
