@@ -66,8 +66,11 @@ def test_mosaicml_iterates_converted_pictures_and_chats(tmp_path, options, algor
 def test_mosaicml_iterates_merged_subdirectories(tmp_path):
     merged = tmp_path / "merged"
     for name in ("a/part", "b/part"):
-        convert(merged / name)
+        convert(merged / name, "--cost", "turns=conversations")
     merge_index(str(merged))
+    assert (
+        json.loads((merged / "index.json").read_text())["streamshard"]["costs"]["turns"]["total"] == 4 * 421
+    )
     theirs = streamed_by_mosaic(merged, tmp_path / "cache", "xxh64")
     assert len(theirs) == 2 * 421
     assert theirs == read_by_us(merged)

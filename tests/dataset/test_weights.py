@@ -240,6 +240,15 @@ def test_many_streams_are_not_all_listed():
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    ("size", "samples"), [("1.5M", 1_500_000), ("2k", 2000), ("1,000", 1000), (7, 7), ("0.001k", 1)]
+)
+def test_an_epoch_size_may_be_a_count_in_words(tmp_path, size, samples):
+    write_numbers(tmp_path, [50])
+    assert StreamingDataset(local=tmp_path, epoch_size=size).epoch_size == samples
+    assert StreamingDataset(streams=[Stream(local=tmp_path, choose=size)]).epoch_size == samples
+
+
 def test_the_largest_epoch_is_one_that_json_holds_exactly(tmp_path):
     write_numbers(tmp_path, [50])
     dataset = StreamingDataset(local=tmp_path, epoch_size=(1 << 53) - 1)
@@ -335,7 +344,9 @@ def test_a_partial_epoch_fetches_only_the_shards_that_it_touches(
         shuffle_algo=shuffle or "sliding",
         shuffle_block_size=2 * per_shard,
     )
-    loader = StreamingDataLoader(dataset, num_workers=workers, collate_fn=numbers)
+    loader = StreamingDataLoader(
+        dataset, num_workers=workers, persistent_workers=workers > 0, collate_fn=numbers
+    )
     epochs, touched = [], []
     for _ in range(2):
         epochs.append([number for batch in loader for number in batch])
@@ -354,6 +365,26 @@ def test_a_partial_epoch_fetches_only_the_shards_that_it_touches(
     for _ in range(8):
         course += [number for batch in loader for number in batch]
     assert sorted(course) == list(range(per_shard * num_shards))
+
+
+def test_each_stream_fetches_only_what_its_share_touches(tmp_path):
+    for number, name in enumerate("ab"):
+        write_numbers(tmp_path / name, [10] * 50, first=1000 * number)
+    streams = [
+        Stream(remote=(tmp_path / name).as_uri(), local=tmp_path / f"cache-{name}", proportion=proportion)
+        for name, proportion in (("a", 3), ("b", 1))
+    ]
+    dataset = StreamingDataset(streams=streams, epoch_size=100, shuffle=True, batch_size=10)
+    loader = StreamingDataLoader(dataset, collate_fn=numbers)
+    touched: set[int] = set()
+    for _ in range(2):
+        seen = [number for batch in loader for number in batch]
+        assert collections.Counter(number // 1000 for number in seen) == {0: 75, 1: 25}
+        touched |= {number // 10 for number in seen}
+        for number, name in enumerate("ab"):
+            cached = {int(path.stem[-5:]) for path in (tmp_path / f"cache-{name}").rglob("shard.*.mds")}
+            assert cached == {shard - 100 * number for shard in touched if shard // 100 == number}
+            assert len(cached) < 50
 
 
 # The page about mixtures
