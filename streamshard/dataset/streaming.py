@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
 import os
 import warnings
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from streamshard.dataset.quotas import Mixture
+
+logger = logging.getLogger(__name__)
 
 
 class StreamingDataset(IterableDataset[Any]):
@@ -189,6 +192,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._turns = Turns()
         self._pool = PoolHere(self._source)
         self._unit: Literal["samples", "batches"] = "samples"
+        self._has_reported = False
 
     # What there is
 
@@ -412,7 +416,9 @@ class StreamingDataset(IterableDataset[Any]):
         """Begin the next iteration, to be read by DataLoader workers; called by ``StreamingDataLoader``."""
         self._turns.replace_untouched()
         plan, rank = self.plan_of_next()
-        return self._turns.begin_for_workers(repr(self), self._world()), plan, rank
+        beginning = self._turns.begin_for_workers(repr(self), self._world())
+        self._report_left_out(plan, beginning.epoch)
+        return beginning, plan, rank
 
     @property
     def has_begun(self) -> bool:
@@ -447,6 +453,9 @@ class StreamingDataset(IterableDataset[Any]):
                 stacklevel=2,
             )
         turns = self._turns
+        outdated = turns.refuse_outdated(repr(self))
+        if outdated is not None:
+            return outdated
         if info is None:
             self.plan_of_next()  # before the epoch counts as begun: this may raise
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
@@ -464,6 +473,8 @@ class StreamingDataset(IterableDataset[Any]):
                 f"this state was saved {dropped} samples into a batch, but this dataset gives whole batches: "
                 "construct it without batch_transform, as where the state was saved"
             )
+        if worker == 0:
+            self._report_left_out(plan, beginning.epoch)
         turns.iteration = iteration = Iteration(beginning, share, taken)
         feed = Feed(
             self._source,
@@ -492,6 +503,19 @@ class StreamingDataset(IterableDataset[Any]):
     def _gives_single_samples(self) -> bool:
         own, base = type(self), StreamingDataset
         return own.__getitem__ is not base.__getitem__ or own.get_item is not base.get_item
+
+    def _report_left_out(self, plan: BatchPlan, epoch: int) -> None:
+        """Say once what ``remainder="drop"`` leaves out, in a warning where it may be all of a small stream."""
+        if not plan.left_out or self._has_reported:
+            return
+        self._has_reported = True
+        left_out = self._states.order.left_out(plan, epoch)
+        text = ", ".join(f"{count} samples of {self.streams[stream]}" for stream, count in left_out.items())
+        text = f"remainder='drop' leaves out {text} of each epoch; remainder='pad' leaves out nothing"
+        if self._states.order.unit(plan) is None:
+            logger.info("%s", text)
+        else:
+            warnings.warn(text, UserWarning, stacklevel=3)
 
     def _world(self) -> World:
         return self._topology.now(self._turns.world)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -42,6 +42,20 @@ class Turns:
     def order_changes(self) -> int:
         """How often a loaded state has changed the order of the dataset object."""
         return self._page.order_changes
+
+    def refuse_outdated(self, name: str) -> Iterator[Any] | None:
+        """Return an iterator that raises StateError, in a worker whose copy has an order of the past; else None.
+
+        The error comes with the first item: raised any earlier, torch would lose it along with a kept worker.
+        """
+        if get_worker_info() is None or self.restored is not None or not self._page.is_order_outdated:
+            return None
+        error = StateError(
+            f"{name}: a state with other weights or streams was loaded after these DataLoader workers had been "
+            "started, and they keep the order that they were started with: make a new DataLoader, or use "
+            "StreamingDataLoader, which starts new ones"
+        )
+        return _Raising(error)
 
     def next(self) -> tuple[int, int]:
         """Epoch and position at which the next iteration starts."""
@@ -109,12 +123,6 @@ class Turns:
             return self._page.begin_in_trainer(hand_over=False)
         token = info.seed - info.id  # torch's base seed: one number for all workers of a DataLoader iteration
         if self.restored is None:
-            if self._page.is_order_outdated:
-                raise StateError(
-                    f"{name}: a state with other weights or streams was loaded after these DataLoader workers had been "
-                    "started, and they keep the order that they were started with: make a new DataLoader, or use "
-                    "StreamingDataLoader, which starts new ones"
-                )
             return self._page.begin_in_worker(info.id, token, handed_over=handed_over)
         epoch, position, _ = self.restored
         return self._page.restore_in_worker(info.id, token, epoch)._replace(position=position)
@@ -159,3 +167,13 @@ class Turns:
             f"a second iterator of {name} while another one is under way would share its epoch and state: "
             "finish the first one, delete it, or call stop() on the dataset; two loops at once need two datasets"
         )
+
+
+class _Raising(Iterator[Any]):
+    """Raises when its first item is asked for."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __next__(self) -> Any:
+        raise self._error

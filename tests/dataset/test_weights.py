@@ -443,3 +443,10 @@ def test_the_example_of_tokens_gives_equal_tokens(tmp_path, monkeypatch):
 def test_all_examples_of_the_page_are_run_here():
     assert len(EXAMPLES) == 3
     assert PAGE.read_text(encoding="utf-8").count("```python") == 3
+
+
+def test_the_weights_of_the_page_change_where_it_says(tmp_path, monkeypatch):
+    for number, name in enumerate("ab"):
+        write_numbers(tmp_path / name, [25] * 4, first=1000 * number)
+    dataset = run_example("weights that change", tmp_path, monkeypatch)["dataset"]
+    assert [shares(dataset) for _ in range(3)] == [{0: 90, 1: 10}, {0: 70, 1: 30}, {0: 50, 1: 50}]

@@ -1,0 +1,243 @@
+"""Weights that change between runs and within one, as a user meets them: loaders, workers, states."""
+
+from collections import Counter
+
+import pytest
+from torch.utils.data import DataLoader
+
+from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
+from streamshard.errors import StateError
+
+SAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    places = [tmp_path_factory.mktemp("mixtures") / f"set{number}" for number in range(3)]
+    for number, place in enumerate(places):
+        with MDSWriter(out=place, columns={"number": "int"}, samples_per_shard=7) as writer:
+            for row in range(SAMPLES):
+                writer.write({"number": 1000 * number + row})
+    return places
+
+
+def numbers_of(batch):
+    return batch["number"].tolist()
+
+
+def streams_of(places, *weights):
+    return [
+        Stream(local=place, name=f"s{number}", proportion=weight)
+        for number, (place, weight) in enumerate(zip(places, weights, strict=True))
+        if weight is not None
+    ]
+
+
+def dataset_of(streams, **arguments):
+    return StreamingDataset(streams=streams, **{"shuffle": True, "world": World(), **arguments})
+
+
+def loader_of(streams, batch_size=6, num_workers=0, persistent_workers=False, **arguments):
+    return StreamingDataLoader(
+        dataset_of(streams, **arguments),
+        batch_size,
+        num_workers=num_workers,
+        persistent_workers=persistent_workers,
+    )
+
+
+def take(loader, batches):
+    iterator = iter(loader)
+    taken = [x for _ in range(batches) for x in numbers_of(next(iterator))]
+    state = loader.state_dict()
+    loader.dataset.stop()
+    return taken, state
+
+
+def counts_of(numbers):
+    return Counter(number // 1000 for number in numbers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_goes_on_under_other_weights_with_each_streams_own_cursor(places, workers):
+    first, state = take(loader_of(streams_of(places, 5, 1, 0), epoch_size=120, num_workers=workers), 10)
+    assert counts_of(first) == {0: 50, 1: 10}
+    resumed = loader_of(streams_of(places, 1, 1, 1), epoch_size=120, num_workers=workers, batch_size=5)
+    resumed.load_state_dict(state)
+    assert len(resumed) == 12
+    rest = [x for batch in resumed for x in numbers_of(batch)]
+    assert counts_of(rest) == {0: 20, 1: 20, 2: 20}
+    counts = Counter(first + rest)
+    assert not [number for number, count in counts.items() if count > 1 and number >= 1000]
+    assert {counts[number] for number in range(60)} == {1, 2}  # 70 of 60: a pass, and 10 of the next
+    assert resumed.state_dict()["epoch"] == 1
+
+
+def test_a_stream_may_be_added_and_taken_away_in_the_middle_of_an_epoch(places):
+    def of(*numbers):
+        return [Stream(local=places[number], name=f"s{number}") for number in numbers]
+
+    first, state = take(loader_of(of(0)), 4)
+    second, state = take_from(loader_of(of(0, 1)), state, 6)
+    rest, state = take_from(loader_of(of(2, 1)), state, None)
+    assert Counter(first + second + rest).most_common(1)[0][1] == 1
+    assert set(range(1000, 1060)) | set(range(2000, 2060)) <= set(first + second + rest)
+    assert [row[0] for row in state["gone"]] == ["s0"]
+    last, _ = take_from(loader_of(of(0)), state, 2)
+    assert not set(last) & set(first + second)
+
+
+def take_from(loader, state, batches):
+    loader.load_state_dict(state)
+    return take(loader, len(loader) if batches is None else batches)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_that_were_started_before_the_change_do_not_go_on_with_the_old_order(places, persistent):
+    _, state = take(loader_of(streams_of(places, 5, 1, 1), epoch_size=60), 3)
+    wanted = loader_of(streams_of(places, 1, 1, 1), epoch_size=60)
+    wanted.load_state_dict(state)
+    loader = loader_of(
+        streams_of(places, 1, 1, 1), epoch_size=60, num_workers=2, persistent_workers=persistent
+    )
+    list(loader)  # starts the workers
+    loader.load_state_dict(state)
+    for _ in range(2):
+        assert [numbers_of(batch) for batch in loader] == [numbers_of(batch) for batch in wanted]
+
+
+def test_a_plain_loaders_kept_workers_say_that_their_order_is_outdated(places):
+    _, state = take(loader_of(streams_of(places, 5, 1, 1), epoch_size=60), 3)
+    dataset = dataset_of(streams_of(places, 1, 1, 1), epoch_size=60, batch_size=6)
+    plain = DataLoader(dataset, batch_size=6, num_workers=1, persistent_workers=True)
+    list(plain)
+    dataset.load_state_dict(state)
+    with pytest.raises(StateError, match="keep the order that they were started with"):
+        list(plain)
+
+
+def test_epochs_after_the_change_are_whole_and_set_epoch_keeps_the_change(places):
+    _, state = take(loader_of(streams_of(places, 5, 1, 1), epoch_size=60), 3)
+    loaders = [loader_of(streams_of(places, 1, 1, 2), epoch_size=60) for _ in range(2)]
+    for loader in loaders:
+        loader.load_state_dict(state)
+        assert len(list(loader)) == 7
+    loaders[1].dataset.set_epoch(1)
+    epochs = [[x for batch in loader for x in numbers_of(batch)] for loader in loaders]
+    assert epochs[0] == epochs[1]
+    assert counts_of(epochs[0]) == {0: 15, 1: 15, 2: 30}
+
+
+def test_a_mixture_changes_within_the_run_and_a_state_goes_on_in_it(places):
+    mixture = [(0, {"s0": 1, "s1": 0, "s2": 0}), ("0.09k", {"s0": 0, "s1": 1, "s2": 1})]
+    arguments = {"epoch_size": 60, "mixture": mixture, "batching_method": "stratified"}
+    streams = [Stream(local=place, name=f"s{number}") for number, place in enumerate(places)]
+    whole = loader_of(streams, **arguments)
+    epochs = [[x for batch in whole for x in numbers_of(batch)] for _ in range(3)]
+    assert [counts_of(epoch) for epoch in epochs] == [{0: 60}, {0: 30, 1: 15, 2: 15}, {1: 30, 2: 30}]
+    for batches in (3, 14, 16, 25):
+        loader = loader_of(streams, **arguments)
+        seen = []
+        while batches >= len(loader):
+            batches -= len(loader)
+            seen += [x for batch in loader for x in numbers_of(batch)]
+        part, state = take(loader, batches)
+        again = loader_of(streams, num_workers=2, **arguments)
+        again.load_state_dict(state)
+        while len(seen) + len(part) < 180:
+            part += [x for batch in again for x in numbers_of(batch)]
+        assert seen + part == [x for epoch in epochs for x in epoch]
+
+
+@pytest.mark.parametrize(
+    ("mixture", "words"),
+    [
+        ([], "at least one"),
+        ({"s0": 1}, "list of"),
+        ("s0", "list of"),
+        ([(0,)], "pairs"),
+        ([(0, {"s0": 1})], "no weight for stream 's1', stream 's2'"),
+        ([(0, {"s0": 1, "s1": 1, "sX": 1})], r"unknown stream 'sX'; the streams are \['s0', 's1', 's2'\]"),
+        ([(0, {"s0": 1, "s1": 1, 7: 1})], "unknown stream 7"),
+        ([(0, {"s0": 1, "s1": 1, "s2": 1, 0: 1})], "named twice"),
+        ([(0, {"s0": 1, "s1": -1, "s2": 1})], "stream 's1': weight -1"),
+        ([(0, {"s0": 1, "s1": float("nan"), "s2": 1})], "weight nan"),
+        ([(0, {"s0": 1, "s1": True, "s2": 1})], "weight True"),
+        ([(0, {"s0": 0, "s1": 0, "s2": 0})], "all weights are 0"),
+        ([(-1, {"s0": 1, "s1": 1, "s2": 1})], "position -1"),
+        ([(5, {"s0": 1, "s1": 1, "s2": 1}), (5, {"s0": 1, "s1": 1, "s2": 1})], "must ascend"),
+    ],
+)
+def test_a_mixture_that_says_nothing_sensible_is_refused(places, mixture, words):
+    streams = [Stream(local=place, name=f"s{number}") for number, place in enumerate(places)]
+    with pytest.raises(ValueError, match=words):
+        dataset_of(streams, mixture=mixture)
+
+
+def test_a_mixture_beside_repeat_or_fixed_is_refused(places):
+    even = [(0, {0: 1})]
+    with pytest.raises(ValueError, match="repeat or choose"):
+        dataset_of([Stream(local=places[0], repeat=2)], mixture=even)
+    with pytest.raises(ValueError, match="sampling_method='fixed'"):
+        dataset_of([Stream(local=places[0])], mixture=even, sampling_method="fixed")
+
+
+def test_fixed_sampling_takes_the_same_samples_in_every_epoch(places):
+    streams = [Stream(local=places[0], choose=25), Stream(local=places[1], repeat=1.5)]
+    loader = loader_of(streams, sampling_method="fixed")
+    epochs = [[x for batch in loader for x in numbers_of(batch)] for _ in range(3)]
+    assert Counter(epochs[0]) == Counter(epochs[1]) == Counter(epochs[2])
+    assert epochs[0] != epochs[1]
+    counts = Counter(epochs[0])
+    assert counts_of(counts.elements()) == {0: 25, 1: 90}
+    assert sorted(counts[1000 + number] for number in range(60)) == [1] * 30 + [2] * 30
+    part, state = take(loader_of(streams, sampling_method="fixed"), 7)
+    again = loader_of(streams, sampling_method="fixed", num_workers=2)
+    again.load_state_dict(state)
+    assert part + [x for batch in again for x in numbers_of(batch)] == epochs[0]
+
+
+@pytest.mark.parametrize("method", ["per_stream", "device_per_stream"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_one_stream_reach_the_trainer_and_go_on_over_a_resume(places, method, workers):
+    streams = [Stream(local=place, name=f"s{number}") for number, place in enumerate(places)]
+    ranks, rows = 3, []
+    for rank in range(ranks):
+        loader = loader_of(streams, 4, workers, batching_method=method, world=World(rank, ranks))
+        batches = [numbers_of(batch) for batch in loader]
+        assert len(batches) == len(loader)
+        assert all(len(counts_of(batch)) == 1 for batch in batches)
+        rows.append(batches)
+    if method == "per_stream":
+        assert all(len(counts_of(x for batch in row for x in batch)) == 1 for row in zip(*rows, strict=True))
+    seen = [x for row in rows for batch in row for x in batch]
+    assert set(seen) == {1000 * s + n for s in range(3) for n in range(SAMPLES)}
+    # Five batches on three ranks, then the rest on two with another batch size: each sample once.
+    loaders = [
+        loader_of(streams, 4, workers, batching_method=method, world=World(rank, ranks))
+        for rank in range(ranks)
+    ]
+    parts = [take(loader, 5) for loader in loaders]
+    before = [x for numbers, _ in parts for x in numbers]
+    after = []
+    for rank in range(2):
+        loader = loader_of(streams, 5, workers, batching_method=method, world=World(rank, 2))
+        loader.load_state_dict(parts[0][1])
+        for batch in loader:
+            numbers = numbers_of(batch)
+            after += numbers[: len(numbers) - loader.last_batch_padding]
+    assert sorted(before + after) == sorted(set(seen))
+
+
+def test_b120_what_drop_leaves_out_is_said_once_with_streams_and_numbers(places):
+    streams = [
+        Stream(local=place, name=f"s{number}", choose=n)
+        for number, (place, n) in enumerate(zip(places, (3, 20, 16), strict=True))
+    ]
+    loader = StreamingDataLoader(
+        dataset_of(streams, batching_method="per_stream"), batch_size=8, drop_last=True
+    )
+    words = "leaves out 3 samples of stream .s0., 4 samples of stream .s1. of each epoch"
+    with pytest.warns(UserWarning, match=words):
+        assert len(list(loader)) == 4
+    assert len(list(loader)) == 4

@@ -1,0 +1,234 @@
+"""Batches of one stream each: who gets what, how far it is elastic, and that nothing is dropped in silence."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamshard.errors import TopologyError
+from streamshard.order.epoch import Order
+from streamshard.order.walk import Walk
+
+UNITS = ("per_stream", "device_per_stream")
+FEW = settings(max_examples=40, deadline=None)
+MANY = settings(max_examples=1500, deadline=None)
+
+
+@st.composite
+def mixes(draw):
+    count = draw(st.integers(2, 5))
+    sizes = [draw(st.lists(st.integers(0, 9), min_size=1, max_size=20).filter(any)) for _ in range(count)]
+    samples = draw(st.lists(st.integers(0, 120), min_size=count, max_size=count).filter(any))
+    shuffle = draw(st.sampled_from(["sliding", "block", "shard", "full", "none"]))
+    return sizes, samples, shuffle, draw(st.integers(0, 2**64 - 1))
+
+
+def order_of(mix, batching):
+    sizes, samples, shuffle, seed = mix
+    walks = [
+        Walk(np.array(of_stream), seed=seed, stream=stream, shuffle=shuffle)
+        for stream, of_stream in enumerate(sizes)
+    ]
+    return Order(walks, samples, batching=batching)
+
+
+def batches_of(order, plan, epoch, rank, step=1, first=0):
+    got = order.rank_batches(plan, epoch, first, plan.num_batches, step, rank)
+    spans = zip(got.bounds[:-1].tolist(), got.bounds[1:].tolist(), got.padding.tolist(), strict=True)
+    return [(got.samples[a : b - pads].tolist(), got.samples[b - pads : b].tolist()) for a, b, pads in spans]
+
+
+def streams_in(order, samples):
+    return {order.stream_of(sample) for sample in samples}
+
+
+def counts_of(order, samples):
+    counts = [0] * len(order.walks)
+    for sample in samples:
+        counts[order.stream_of(sample)] += 1
+    return counts
+
+
+def check_one_epoch(mix, data, batching):
+    order = order_of(mix, batching)
+    ranks = data.draw(st.integers(1, 5))
+    size = ranks * data.draw(st.integers(1, 6))
+    if batching == "per_stream":
+        size += data.draw(st.integers(0, ranks - 1))
+    epoch = data.draw(st.integers(0, 3))
+    plan = order.plan(epoch, 0, global_batch_size=size, ranks=ranks)
+    of_rank = [batches_of(order, plan, epoch, rank) for rank in range(ranks)]
+    assert {len(batches) for batches in of_rank} == {plan.num_batches}
+    seen = [x for batches in of_rank for real, _ in batches for x in real]
+    assert counts_of(order, seen) == list(order.samples_per_epoch)
+    base = np.cumsum([0, *(walk.num_samples for walk in order.walks)])
+    for stream, walk in enumerate(order.walks):
+        n = order.samples_per_epoch[stream]
+        wanted = walk.samples(walk.spots(epoch * n, np.arange(n))) + base[stream]
+        assert Counter(x for x in seen if order.stream_of(x) == stream) == Counter(wanted.tolist())
+    for number in range(plan.num_batches):
+        parts = [batches[number] for batches in of_rank]
+        for real, pads in parts:
+            assert len(streams_in(order, real + pads)) == 1
+            assert len(pads) <= 1
+        if batching == "per_stream" or number >= plan.full_batches:
+            assert len(streams_in(order, [x for real, pads in parts for x in real + pads])) == 1
+        assert len({len(real) + len(pads) for real, pads in parts}) <= (1 if size % ranks == 0 else 2)
+    for step in (2, 3):  # as workers read
+        dealt = [
+            batches_of(order, plan, epoch, 0, step, first) for first in range(min(step, plan.num_batches))
+        ]
+        merged = [each for row in itertools.zip_longest(*dealt) for each in row if each is not None]
+        assert merged == of_rank[0]
+
+
+@FEW
+@given(mixes(), st.data(), st.sampled_from(UNITS))
+def test_each_batch_is_of_one_stream_and_each_stream_gives_its_number(mix, data, batching):
+    check_one_epoch(mix, data, batching)
+
+
+@pytest.mark.slow
+@MANY
+@given(mixes(), st.data(), st.sampled_from(UNITS))
+def test_each_batch_is_of_one_stream_in_thousands_of_mixes(mix, data, batching):
+    check_one_epoch(mix, data, batching)
+
+
+@FEW
+@given(mixes(), st.data())
+def test_per_stream_is_one_sequence_of_global_batches_for_all_ranks_of_one_global_batch_size(mix, data):
+    order = order_of(mix, "per_stream")
+    size = data.draw(st.integers(1, 24))
+    alone = order.plan(1, 0, global_batch_size=size)
+    wanted = [real for real, _ in batches_of(order, alone, 1, 0)]
+    for ranks in {min(size, ranks) for ranks in (2, 3, size)}:
+        plan = order.plan(1, 0, global_batch_size=size, ranks=ranks)
+        of_rank = [batches_of(order, plan, 1, rank) for rank in range(ranks)]
+        assert [[x for real, _ in row for x in real] for row in zip(*of_rank, strict=True)] == wanted
+
+
+@FEW
+@given(mixes(), st.data(), st.sampled_from(UNITS))
+def test_the_streams_take_turns_in_their_shares(mix, data, batching):
+    order = order_of(mix, batching)
+    ranks = data.draw(st.integers(1, 4))
+    size = ranks * data.draw(st.integers(1, 4))
+    plan = order.plan(0, 0, global_batch_size=size, ranks=ranks)
+    unit = size if batching == "per_stream" else size // ranks
+    units = [n // unit for n in order.samples_per_epoch]
+    taken = [0] * len(units)
+    rows = zip(*[batches_of(order, plan, 0, rank) for rank in range(ranks)], strict=True)
+    for number, row in enumerate(itertools.islice(rows, plan.full_batches)):
+        for stream, count in enumerate(counts_of(order, [x for real, _ in row for x in real])):
+            assert count % unit == 0
+            taken[stream] += count // unit
+        passed = (number + 1) * size // unit
+        for stream, count in enumerate(taken):
+            assert abs(count - passed * units[stream] / sum(units)) <= 1.5
+
+
+def test_b120_a_stream_smaller_than_a_batch_is_given_and_with_drop_it_is_counted():
+    order = Order(
+        [Walk(np.array([3]), seed=1), Walk(np.array([16]), seed=1, stream=1)], batching="per_stream"
+    )
+    plan = order.plan(0, 0, global_batch_size=8, ranks=2)
+    assert (plan.full_batches, plan.tails, order.left_out(plan, 0)) == (2, (3,), {})
+    seen = [x for rank in range(2) for real, _ in batches_of(order, plan, 0, rank) for x in real]
+    assert sorted(seen) == list(range(19))
+    dropping = order.plan(0, 0, global_batch_size=8, ranks=2, remainder="drop")
+    assert (dropping.num_batches, order.left_out(dropping, 0)) == (2, {0: 3})
+    assert order.standing(dropping, 0, dropping.position_after(2)).cursors == (0, 16)
+
+
+def test_with_exact_no_rank_misses_two_batches_more_than_another():
+    walks = [
+        Walk(np.array([n]), seed=1, stream=stream) for stream, n in enumerate((1, 9, 2, 1, 1, 3, 1, 12, 2))
+    ]
+    order = Order(walks, batching="per_stream")
+    plan = order.plan(0, 0, global_batch_size=8, ranks=4, remainder="exact")
+    of_rank = [batches_of(order, plan, 0, rank) for rank in range(4)]
+    assert all(len(batches) == plan.num_batches for batches in of_rank)
+    numbers = [plan.rank_num_batches(rank) for rank in range(4)]
+    assert max(numbers) - min(numbers) <= 1
+    for rank, batches in enumerate(of_rank):
+        assert [len(real) for real, _ in batches] == [
+            plan.rank_batch_size(number, rank) for number in range(plan.num_batches)
+        ]
+        assert all(real for real, _ in batches[: numbers[rank]])
+        assert not any(real for real, _ in batches[numbers[rank] :])
+        assert plan.position_after(numbers[rank], rank) <= plan.num_samples
+    seen = [x for batches in of_rank for real, _ in batches for x in real]
+    assert sorted(seen) == list(range(order.num_samples))
+
+
+def test_device_batches_must_be_equal():
+    order = order_of(([[9], [9]], [9, 9], "sliding", 1), "device_per_stream")
+    with pytest.raises(TopologyError, match="2 ranks do not divide global_batch_size=5"):
+        order.plan(0, 0, global_batch_size=5, ranks=2)
+
+
+def test_drop_that_would_drop_everything_is_refused():
+    order = order_of(([[3], [3]], [3, 3], "sliding", 1), "per_stream")
+    with pytest.raises(TopologyError, match="drop everything"):
+        order.plan(0, 0, global_batch_size=4, remainder="drop")
+
+
+def test_of_one_stream_the_method_means_nothing():
+    walk = Walk(np.full(20, 7), seed=3)
+    plans = {}
+    for batching in ("random", *UNITS):
+        order = Order([walk], batching=batching)
+        plan = order.plan(0, 0, global_batch_size=12, ranks=3)
+        plans[batching] = [batches_of(order, plan, 0, rank) for rank in range(3)]
+    assert plans["random"] == plans["per_stream"] == plans["device_per_stream"]
+
+
+@FEW
+@given(mixes(), st.data(), st.sampled_from(("random", "stratified", *UNITS)))
+def test_positions_and_replacements_belong_to_the_place_not_to_the_world(mix, data, batching):
+    order = order_of(mix, batching)
+    size = 6
+    seen = {}
+    for ranks in (1, 2, 3) if batching != "device_per_stream" else (2,):
+        plan = order.plan(0, 0, global_batch_size=size, ranks=ranks)
+        found = {}
+        covered = []
+        for number, rank in itertools.product(range(plan.num_batches), range(ranks)):
+            [(real, pads)] = batches_of(order, plan, 0, rank, first=number, step=plan.num_batches)[:1]
+            positions = order.positions(plan, 0, number, rank).tolist()
+            assert len(positions) == len(real)
+            covered += positions
+            for slot in range(len(real) + len(pads)):
+                others = list(order.replacements(plan, 0, number, rank, slot))
+                sample = (real + pads)[slot]
+                walk = order.walks[order.stream_of(sample)]
+                assert len(set(others) - {sample}) == len(others) == walk.num_samples - 1
+                assert len(streams_in(order, [*others, sample])) == 1
+                if slot < len(real):
+                    found[positions[slot]] = (sample, others)
+        assert sorted(covered) == list(range(order.num_samples))
+        seen[ranks] = found
+    assert all(found == seen[max(seen)] for found in seen.values())
+
+
+@pytest.mark.parametrize("batching", UNITS)
+def test_the_order_is_pinned(batching):
+    order = order_of(([[4, 4, 4], [6, 6], [5]], [12, 12, 5], "sliding", 17), batching)
+    plan = order.plan(2, 0, global_batch_size=4, ranks=2)
+    assert [[real for real, _ in batches_of(order, plan, 2, rank)] for rank in range(2)] == PINNED[batching]
+
+
+PINNED = {
+    "per_stream": [
+        [[3, 11], [20, 22], [5, 4], [16, 13], [26, 24], [15, 12], [8, 1], []],
+        [[10, 7], [23, 18], [2, 0], [17, 19], [25, 28], [14, 21], [6, 9], [27]],
+    ],
+    "device_per_stream": [
+        [[3, 10], [11, 7], [26, 25], [5, 4], [13, 19], [12, 21], [15, 14], []],
+        [[20, 23], [22, 18], [16, 17], [2, 0], [1, 9], [24, 28], [8, 6], [27]],
+    ],
+}
