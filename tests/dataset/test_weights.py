@@ -442,7 +442,7 @@ def test_the_example_of_tokens_gives_equal_tokens(tmp_path, monkeypatch):
 
 def test_all_examples_of_the_page_are_run_here():
     assert len(EXAMPLES) == 4
-    assert PAGE.read_text(encoding="utf-8").count("```python") == 3
+    assert PAGE.read_text(encoding="utf-8").count("```python") == len(EXAMPLES)
 
 
 def test_the_weights_of_the_page_change_where_it_says(tmp_path, monkeypatch):
