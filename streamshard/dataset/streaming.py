@@ -36,6 +36,7 @@ from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.states import MAX_EPOCH
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.turns import Turns
+from streamshard.dataset.whereabouts import Whereabouts, whereabouts
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.world import World
@@ -284,7 +285,46 @@ class StreamingDataset(IterableDataset[Any]):
         sample = self._pool.get().sample(number)
         return sample if self.transform is None else self.transform(sample)
 
-    # Where to go on
+    # Where it stands, and where to go on
+
+    def where(
+        self, position: int | None = None, *, epoch: int | None = None, num_samples: int | None = None
+    ) -> Whereabouts:
+        """Say which samples an iteration gives first that begins at a position of an epoch, and to which rank.
+
+        They are those of all ranks of the present world, in batches of the present size; nothing is read but the
+        index. What ``on_error=`` or ``filter=`` leaves out is found out when samples are read, and listed here.
+
+        Args:
+            position: samples of the epoch before it, over all ranks. Default: where the next ``iter()`` begins, or
+                with ``epoch`` the epoch's start.
+            epoch: default for a position: the epoch under way, see ``epoch``.
+            num_samples: list whole batches of all ranks until they hold so many samples, or the epoch ends;
+                default: the next one.
+
+        Returns:
+            The place, where each stream stands, and each sample's rank, batch, position, stream, shard, row and id.
+            ``print`` it, or see ``streamshard.dataset.whereabouts``. The end of an epoch is the start of the next.
+
+        Raises:
+            ValueError: a number out of range; the message names the epoch and its size.
+            TopologyError: ranks and batch sizes that contradict each other.
+        """
+        if position is None and epoch is None:
+            epoch, position = self._turns.next()
+        else:
+            epoch = self.epoch if epoch is None else whole("epoch", epoch, MAX_EPOCH)
+            position = 0 if position is None else whole("position", position)
+        order = self._states.order
+        size = order.size(epoch, position)
+        if position > size:
+            raise ValueError(
+                f"position={position}: epoch {epoch} has {size} samples; expected a position from 0 to {size}"
+            )
+        if position == size:
+            epoch, position = epoch + 1, 0
+        plan, _ = self.plan(epoch, position)
+        return whereabouts(order, self._source.streams, plan, epoch, positive("num_samples", num_samples))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch at its start."""

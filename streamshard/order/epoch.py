@@ -262,6 +262,10 @@ class Order:
         """Give the number of the stream that a sample id belongs to."""
         return int(np.searchsorted(self._first_ids, sample, side="right")) - 1
 
+    def first_id(self, stream: int) -> int:
+        """Give the sample id of a stream's first sample."""
+        return self._first_ids[stream]
+
     def _batches_together(self, step: int, size: int) -> int:
         """Give how many batches ``step`` apart are worth looking up at once."""
         most = 1 << 62

@@ -174,6 +174,12 @@ class FixedWalk:
         begin = epoch * self.samples_per_epoch + number * self.num_samples
         return begin, self.num_samples if number < self._passes else self._rest
 
+    def pass_number(self, index: int) -> int:
+        """Give the number of the pass that an index lies in, from 0; the part of an epoch counts as one."""
+        epoch, place = divmod(index, self.samples_per_epoch)
+        passes = self._passes + bool(self._rest)
+        return epoch * passes + min(place // self.num_samples, passes - 1)
+
 
 def walk_of(samples_per_shard: NDArray[np.int64], samples: int | None, **settings: Any) -> Walk | FixedWalk:
     """Make the walk of ``samples`` fixed ones an epoch; a plain one where that comes to the same, or for None."""
