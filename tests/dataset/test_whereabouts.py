@@ -161,6 +161,7 @@ def test_where_it_stands_by_default(ranks_of: Make) -> None:
     assert (there.epoch, there.position, there.percent) == (0, 6, pytest.approx(600 / 95))
     assert listed(there, 0, padding=False) == [next(batches)]
     assert listed(dataset.where(0, num_samples=4), 0, padding=False) == given
+    assert listed(dataset.where(0, num_samples=3), 0, padding=False) == given[:1]
     assert dataset.where(epoch=3).position == 0
     end = dataset.where(95)
     assert (end.epoch, end.position) == (1, 0)
