@@ -121,6 +121,7 @@ def test_it_says_what_loaders_with_workers_give(ranks_of: Make, method: str) -> 
     check(ranks_of(2, {"web": 2, "code": 3}, workers=2, batching_method=method), state)
 
 
+@pytest.mark.filterwarnings("ignore:remainder='drop' leaves out")
 @pytest.mark.parametrize("remainder", ["drop", "exact"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_last_batch_by_every_rule(ranks_of: Make, method: str, remainder: str) -> None:
