@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,17 @@ def run(names: Sequence[str], setting: Setting, out: Path | None = None) -> list
             results.append({"benchmark": name, **found})
             print(render(results[-1]), flush=True)
             if out is not None:
-                out.write_text(json.dumps(results, indent=1) + "\n")
+                out.write_text(_dump(results))
     return results
+
+
+def _dump(results: list[dict[str, Any]]) -> str:
+    """Give JSON with each flat dict, such as a run or a row, on a line of its own."""
+
+    def joined(flat: re.Match[str]) -> str:
+        return "{" + re.sub(r"\n\s+", " ", flat[1]) + "}"
+
+    return re.sub(r"\{\n\s+([^{}\[\]]*)\n\s+\}", joined, json.dumps(results, indent=1)) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -18,7 +18,24 @@ SAMPLES = 1_024_000  # of the largest dataset
 PER_SHARD = 1_024  # of the others, on the average
 RANKS, RANK_BATCH = 8, 32
 LANES = (1, 8, 64)
+FINE_LANES = (1, 2, 4, 8, 16, 32, 64)
 WINDOWS = (1, 2, 4, 8, 16, 32, 64, 128)
+FINE_WINDOWS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+)  # where there are few shards, a step is a large part
 SEED = 9176
 _MODULE = "benchmarks.bench_quality"
 
@@ -46,7 +63,7 @@ def sizes_of_shards(shards: int, kind: str, per_shard: int) -> Any:
         return np.full(shards, per_shard, dtype=np.int64)
     drawn = np.random.default_rng(1).uniform(0.2, 1.8, shards)
     ends = np.round(np.cumsum(drawn) * (shards * per_shard / drawn.sum())).astype(np.int64)
-    return np.maximum(np.diff(ends, prepend=0), 0)
+    return np.diff(ends, prepend=0)
 
 
 def samples_per_shard(samples: int, shards: int) -> int:
@@ -61,23 +78,25 @@ def _datasets(samples: int) -> Iterator[tuple[dict[str, Any], Any]]:
             yield {"shards": shards, "sizes": kind, "samples": int(sizes.sum())}, sizes
 
 
-def _grid(shards: int, lanes: tuple[int, ...] = LANES) -> Iterator[tuple[int, int]]:
-    """Lanes and windows to try: at least two shards a lane, and at most all live, which comes last."""
+def _grid(
+    shards: int, lanes: tuple[int, ...] = LANES, windows: tuple[int, ...] = WINDOWS
+) -> Iterator[tuple[int, int]]:
+    """Lanes and windows to try: from one shard in each lane to all of them."""
     for count in lanes:
-        if count == 1 or 2 * count <= shards:
-            yield from ((count, window) for window in WINDOWS if count * window < shards)
-            yield count, -(-shards // count) + 1  # a lane may have pieces of one shard more
+        yield from ((count, window) for window in windows if window == 1 or count * window < shards)
+        yield count, -(-shards // count) + 1  # a lane may have pieces of one shard more
 
 
 def _judge(epochs: Callable[[int], Any], sizes: Any) -> dict[str, float | None]:
     from streamshard.order.quality import shuffle_quality
 
     found = shuffle_quality(epochs(0), sizes, RANKS * RANK_BATCH, next_epoch=epochs(1)).summary()
-    return {name: value if value == value else None for name, value in found.items()}  # NaN is no JSON
+    # NaN is no JSON; five digits are enough for everybody.
+    return {name: float(f"{value:.5g}") if value == value else None for name, value in found.items()}
 
 
 def quality_streamshard(samples: int) -> list[dict[str, Any]]:
-    """Every shuffle with its defaults; ``sliding``, ``block`` and ``shard`` over the grid."""
+    """Every shuffle with its defaults; ``sliding`` and ``shard`` over the grid."""
     from streamshard.order.batches import BatchPlan
     from streamshard.order.epoch import Order
     from streamshard.order.walk import Walk
@@ -87,8 +106,8 @@ def quality_streamshard(samples: int) -> list[dict[str, Any]]:
         tries: list[tuple[str, int | None, int | None]] = [
             (shuffle, None, None) for shuffle in ("sliding", "block", "shard", "full")
         ]
-        tries += [("sliding", *point) for point in _grid(dataset["shards"])]
-        tries += [("block", *point) for point in _grid(dataset["shards"])]
+        grid = (FINE_LANES, FINE_WINDOWS) if dataset["shards"] <= 400 else (LANES, WINDOWS)
+        tries += [("sliding", *point) for point in _grid(dataset["shards"], *grid)]
         tries += [("shard", lanes, None) for lanes, window in _grid(dataset["shards"]) if window == 1]
         for shuffle, lanes, window in tries:
             walk = Walk(sizes, seed=SEED, shuffle=shuffle, lanes=lanes, window=window)
@@ -114,8 +133,11 @@ def quality_mosaic(samples: int) -> list[dict[str, Any]]:
         # Defaults for one node: 64 canonical nodes for py1s, 1 for the others, blocks of 4,000,000 samples.
         tries = [("naive", 1, None), ("py1s", 64, None)]
         tries += [("py1e", 1, None), ("py1br", 1, None)]
-        tries += [(name, *point) for name in ("py1e", "py1br") for point in _grid(dataset["shards"])]
-        tries += [("py1s", lanes, 1) for lanes, window in _grid(dataset["shards"]) if window == 1]
+        fits = [
+            point for point in _grid(dataset["shards"]) if point[0] == 1 or 2 * point[0] <= dataset["shards"]
+        ]
+        tries += [(name, *point) for name in ("py1e", "py1br") for point in fits]
+        tries += [("py1s", lanes, 1) for lanes, window in fits if window == 1]
         for name, lanes, window in tries:
             block = 4_000_000 if window is None else window * (dataset["samples"] // dataset["shards"])
             epoch = partial(_epoch_of_mosaic, name, sizes, lanes, block)

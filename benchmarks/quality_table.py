@@ -10,13 +10,17 @@ from typing import Any
 
 from benchmarks.contest import OURS
 
-WORKING_SET = "needed_shards_mean"
-MEASURE = "effective_shards"
+MOST_NEEDED, NEEDED, LIVE = "needed_shards_max", "needed_shards_mean", "live_shards_mean"
+MEASURE = "overall_shards"
+_EDGE = (
+    0.98  # a working set that is 2 % below the least of a curve counts as that: lanes turn in other batches
+)
 _COLUMNS = {
     "needed, mean": "needed_shards_mean",
     "needed, most": "needed_shards_max",
     "live, most": "live_shards_max",
     "effective": "effective_shards",
+    "overall": "overall_shards",
     "ideal": "ideal_shards",
     "first": "first_to_median",
     "last": "last_to_median",
@@ -47,7 +51,7 @@ class Beside:
 
 
 def beside(
-    rows: Sequence[Mapping[str, Any]], working_set: str = WORKING_SET, measure: str = MEASURE
+    rows: Sequence[Mapping[str, Any]], working_set: str = MOST_NEEDED, measure: str = MEASURE
 ) -> Iterator[Beside]:
     """Compare each peer's order with ``sliding``, which is interpolated between the windows that were tried."""
     peers = dict.fromkeys((row["order"], row["shards"]) for row in rows if row["party"] != OURS)
@@ -85,7 +89,7 @@ def _curves(
 
 
 def _between(curve: Sequence[tuple[float, float]], at: float) -> float | None:
-    """Interpolate; None below the curve. Above it (all shards, and a little more for noise) its end holds."""
+    """Interpolate; None below the curve. Above it, where all shards are needed, its end holds."""
     places = [place for place, _ in curve]
     right = bisect_left(places, at)
     if right == len(curve):
@@ -93,7 +97,7 @@ def _between(curve: Sequence[tuple[float, float]], at: float) -> float | None:
     if curve[right][0] == at:
         return curve[right][1]
     if right == 0:
-        return None
+        return curve[0][1] if at >= _EDGE * places[0] else None
     (low, below), (high, above) = curve[right - 1], curve[right]
     return below + (above - below) * (at - low) / (high - low)
 
@@ -133,18 +137,21 @@ def _window(row: Mapping[str, Any]) -> str:
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        "| shards | peer's order | settings | ours ÷ theirs, same lanes | ours ÷ theirs, any lanes | "
-        "first and last batch, least: theirs | ours |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| shards | peer's order | settings | most needed, any lanes | needed, any lanes | needed, same lanes | "
+        "live, same lanes | worse end: theirs | ours |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for found in sorted(beside(rows), key=lambda each: each.shards):
-        theirs = _ends([r for r in rows if (r["order"], r["shards"]) == (found.order, found.shards)])
+    by = {key: list(beside(rows, key)) for key in (MOST_NEEDED, NEEDED, LIVE)}
+    order = sorted(range(len(by[NEEDED])), key=lambda number: by[NEEDED][number].shards)
+    for most, needed, live in ((by[MOST_NEEDED][n], by[NEEDED][n], by[LIVE][n]) for n in order):
+        theirs = _ends([r for r in rows if (r["order"], r["shards"]) == (needed.order, needed.shards)])
         ours = _ends(
-            [r for r in rows if r["order"] == "sliding" and r["shards"] == found.shards and r["default"]]
+            [r for r in rows if r["order"] == "sliding" and r["shards"] == needed.shards and r["default"]]
         )
+        ratios = [most.any_lanes, needed.any_lanes, needed.same_lanes, live.same_lanes]
         lines.append(
-            f"| {found.shards:,} | {found.order} | {len(found.any_lanes)} | {_spread(found.same_lanes)} | "
-            f"{_spread(found.any_lanes)} | {theirs:.2f} | {ours:.2f} |"
+            f"| {needed.shards:,} | {needed.order} | {len(needed.any_lanes)} | "
+            f"{' | '.join(map(_spread, ratios))} | {theirs:.2f} | {ours:.2f} |"
         )
     return "\n".join(lines)
 
@@ -165,7 +172,7 @@ def summarize_quality(result: Mapping[str, Any]) -> list[str]:
     lines = []
     for found in sorted(beside(result["rows"]), key=lambda each: each.shards):
         lines.append(
-            f"| shuffle quality with the same shards needed, {found.shards:,} shards | "
+            f"| shuffle quality, same shards needed at most: {found.shards:,} shards | "
             f"{_spread(found.any_lanes)} | {OURS}, sliding | {found.order} | effective shards/batch |"
         )
     return lines

@@ -65,6 +65,13 @@ class ShuffleQuality:
         return float(np.median(self.effective_shards[self.batch_sizes == self.batch_sizes[0]]))
 
     @property
+    def overall(self) -> float:
+        """Effective shards of a batch with the whole epoch's chance of pairs, ends included; compare ideal_shards."""
+        size = int(self.batch_sizes[0])
+        pairs = size / float(self.ideal_shards[0]) - 1
+        return size / (1 + pairs * self.same_shard_together)
+
+    @property
     def to_median(self) -> NDArray[np.float64]:
         """Effective shards of each batch as a part of what a batch of its size has at the median's pair chance."""
         size = int(self.batch_sizes[0])
@@ -88,6 +95,7 @@ class ShuffleQuality:
         """Give the whole as a few numbers by name, ready for JSON but for NaN."""
         return {
             "effective_shards": self.median,
+            "overall_shards": self.overall,
             "ideal_shards": float(self.ideal_shards[0]),
             "first_to_median": self.first,
             "last_to_median": self.last,

@@ -35,6 +35,7 @@ def test_file_order():
     assert found.met_again == pytest.approx(1 / chance_together)
     # Of 40 samples in two batches of one shard, 2 · 20 · 19 / 2 pairs are together, of 40 · 39 / 2.
     assert found.same_shard_together == pytest.approx(19 / 39 / chance_together)
+    assert shuffle_quality(np.arange(N), SIZES, PER_SHARD).overall == pytest.approx(1)
     # 38 of the 39 neighbours in a shard are in one batch.
     assert found.neighbours_together == pytest.approx(38 / 39 / chance_together)
 
@@ -68,6 +69,7 @@ def test_uniform_permutations_are_one_on_the_average():
     ):
         values = np.array([getattr(run, name) for run in runs])
         assert abs(values.mean() - 1) < 4 * values.std() / np.sqrt(values.size), name
+    assert np.mean([run.overall for run in runs]) == pytest.approx(runs[0].ideal_shards[0], rel=0.01)
     # The ideal is exact for the mean of n / effective: the squares in it have a closed form, their inverse has not.
     inverse = np.concatenate([1 / run.effective_shards[:-1] for run in runs])
     assert inverse.mean() == pytest.approx(1 / runs[0].ideal_shards[0], rel=0.01)
@@ -82,6 +84,20 @@ def test_a_shard_that_idles_is_live_but_not_needed():
     assert found.needed_shards.tolist() == [1] * 20
     assert found.fetches == 11
     assert shuffle_quality(order, sizes, 2, idle=1).needed_shards.tolist() == found.live_shards.tolist()
+
+
+def test_idle_is_a_part_of_the_epoch():
+    # Shard 0 is used in batches 0 and 5 of 10.
+    order = [0, 4, 5, 6, 7, 1, 8, 9, 10, 11]
+    fetches = [shuffle_quality(order, [4] * 3, 1, idle=idle).fetches for idle in (0.4, 0.5)]
+    assert fetches == [4, 3]
+
+
+def test_a_reversed_epoch_is_half_an_epoch_away():
+    found = shuffle_quality(np.arange(N)[::-1], SIZES, BATCH, next_epoch=np.arange(N))
+    mean, by_chance = N / 2, (N * N - 1) / (3 * N)
+    assert found.file_displacement == pytest.approx(mean / by_chance, rel=1e-12)
+    assert found.epoch_displacement == pytest.approx(mean / by_chance, rel=1e-12)
 
 
 def test_near_counts_batches_apart():
