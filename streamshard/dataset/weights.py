@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -88,7 +89,7 @@ def samples_per_epoch(
     _refuse_idle(streams, chosen, available)
     if sum(chosen) > MAX_EPOCH_SAMPLES:
         raise ValueError(
-            f"an epoch would have {sum(chosen)} samples, more than 2**53 - 1 ({_said(streams)}); lower a weight"
+            f"an epoch would have more than 2**53 - 1 samples ({_said(streams)}); lower a weight"
         )
     return chosen
 
@@ -217,10 +218,16 @@ def _listed(texts: Sequence[str]) -> str:
 
 def _shared_out(size: int, weights: Sequence[Fraction]) -> list[int]:
     """Share ``size`` out in proportion to ``weights``, of which one at least is above 0, by largest remainder."""
-    total = sum(weights)
-    exact = [size * weight / total for weight in weights]
-    shares = [int(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda number: (shares[number] - exact[number], number))
+    # Whole numbers over one denominator: sums of fractions would reduce numbers of thousands of digits each time.
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    whole = [weight.numerator * (denominator // weight.denominator) for weight in weights]
+    total = sum(whole)
+    shares, remainders = [], []
+    for weight in whole:
+        share, remainder = divmod(size * weight, total)
+        shares.append(share)
+        remainders.append(remainder)
+    by_remainder = sorted(range(len(shares)), key=lambda number: (-remainders[number], number))
     for number in by_remainder[: size - sum(shares)]:
         shares[number] += 1
     return shares

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import logging
+import random
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -106,6 +107,23 @@ def test_shares_of_a_cost_are_within_one_sample_of_exact(data, count):
     cost = [share * each for share, each in zip(shares, mean, strict=True)]
     for mine, proportion, each in zip(cost, proportions, mean, strict=True):
         assert abs(mine - sum(cost) * Fraction(proportion, sum(proportions))) < each + sum(mean)
+
+
+def test_costs_of_a_thousand_streams_are_shared_out_without_adding_fractions(monkeypatch):
+    """Each sum of fractions reduces numbers of thousands of digits: that took half a minute."""
+    chance = random.Random(1)
+    streams = [Stream(local=f"{number}", proportion=chance.random()) for number in range(1000)]
+    available = [chance.randrange(1000, 10**7) for _ in streams]
+    mean = [Fraction(chance.randrange(10**9, 10**13), samples) for samples in available]
+    with monkeypatch.context() as patched:
+        for name in ("__add__", "__radd__"):
+            patched.delattr(Fraction, name)
+        shares = samples_per_epoch(streams, available, 10**12, mean)
+    assert sum(shares) == 10**12
+    weights = [Fraction(str(s.proportion)) / cost for s, cost in zip(streams, mean, strict=True)]
+    total = sum(float(weight) for weight in weights)
+    for share, weight in zip(shares, weights, strict=True):
+        assert share == pytest.approx(10**12 * float(weight) / total, rel=1e-9, abs=1)
 
 
 def test_weights_without_costs_are_the_proportions():
