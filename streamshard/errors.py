@@ -10,7 +10,9 @@
     ├── StorageError(OSError)              a place that could not be read or written
     │   ├── BlobNotFoundError(FileNotFoundError)
     │   ├── AccessDeniedError(PermissionError)
+    │   ├── WrongSizeError                  a file of another size than its index says
     │   └── CacheTooSmallError             a cache limit that cannot work
+    ├── BadSamplesError(ValueError)        more bad samples in an epoch than are tolerated
     ├── StateError(ValueError)             a training state that does not fit the dataset
     ├── TopologyError(ValueError)          ranks, nodes or batch sizes that contradict each other
     └── MissingDependencyError(ImportError) an optional package that is not installed
@@ -65,8 +67,16 @@ class AccessDeniedError(StorageError, PermissionError):
     """Credentials that are missing, wrong or not sufficient. Not retried."""
 
 
+class WrongSizeError(StorageError):
+    """A file whose size is not the one in its index: cut, or of another dataset. Retrying does not help."""
+
+
 class CacheTooSmallError(StorageError):
     """A cache limit below what the run needs at once; the message holds both numbers."""
+
+
+class BadSamplesError(StreamshardError, ValueError):
+    """More bad samples in an epoch than ``error_limit`` tolerates, or no good one to take a bad one's place."""
 
 
 class StateError(StreamshardError, ValueError):

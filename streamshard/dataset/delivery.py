@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamshard.dataset.handover import Beginning
-from streamshard.errors import StateError
+from streamshard.dataset.left_out import LeftOut, Tally
+from streamshard.errors import BadSamplesError, StateError
 from streamshard.order.batches import BatchPlan
 
 
 class Progress:
-    """What a trainer has received of one iteration. Outlives the iterator, so it must not hold it."""
+    """What a trainer has received of one iteration. Outlives the iterator, so it must not hold it.
 
-    def __init__(self, beginning: Beginning, plan: BatchPlan, rank: int) -> None:
+    Args:
+        beginning, plan, rank: of the iteration.
+        tally: counts what was left out; None where every sample must be good.
+    """
+
+    def __init__(self, beginning: Beginning, plan: BatchPlan, rank: int, tally: Tally | None = None) -> None:
+        self.tally = tally
         self.epoch = beginning.epoch
         self.num_batches = plan.rank_num_batches(rank)
         self.received = 0
@@ -39,7 +46,14 @@ class Progress:
     @property
     def last_batch_padding(self) -> int:
         """Padding of the batch received last."""
+        if self.tally is not None:
+            return self.tally.padding
         return self._plan.rank_padding(self.received - 1, self._rank) if self.received else 0
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What was left out of the epoch up to the batch received last."""
+        return LeftOut() if self.tally is None else self.tally.left_out
 
     def is_untouched(self) -> bool:
         """Whether there is something to receive and nothing was."""
@@ -84,6 +98,11 @@ class Delivery:
         return self._progress.num_batches
 
     def __next__(self) -> Any:
+        before = self._progress.received
+        return self._counted(self._next_batch(), before)
+
+    def _next_batch(self) -> Any:
+        """What torch's iterator gives next."""
         progress = self._progress
         if self._failed:
             raise StateError("this iteration has ended with an error: make a new iterator")
@@ -112,6 +131,26 @@ class Delivery:
         self._end_if_stopped()
         progress.received += 1
         return batch
+
+    def _counted(self, batch: Any, before: int) -> Any:
+        """Take what the trainer gets out of what a worker has handed over; ``before`` batches came before it.
+
+        Raises:
+            BadSamplesError: too many samples were left out by now.
+        """
+        tally = self._progress.tally
+        if tally is None:
+            return batch
+        try:
+            return tally.receive(batch)
+        except BadSamplesError:
+            self._close(before, failed=True)
+            raise
+
+    def _close(self, received: int, *, failed: bool) -> None:
+        progress = self._progress
+        progress.received, progress.is_closed, self._failed = received, True, failed
+        self._end_workers()
 
     def _end_if_stopped(self) -> None:
         # Workers stop where they are, each at another batch: what comes after that would have gaps.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,15 @@ from numpy.typing import NDArray
 from streamshard.dataset.pool import ShardPool
 from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
+from streamshard.dataset.tolerance import LostShards
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order, RankBatches
 from streamshard.storage.cache import Blob, NodeCache
 from streamshard.storage.prefetch import Prefetcher
+
+if TYPE_CHECKING:
+    from streamshard.dataset.sieve import Sieve
 
 # Batches are decoded together up to this size: enough to spread the cost of visiting many shards, little enough
 # to stay in a cache and not to keep the first batch waiting.
@@ -102,6 +107,7 @@ class Feed:
         reading: what is made of them.
         is_over: asked before each batch; True ends the feed.
         predownload: samples to fetch ahead; None: bounded in bytes.
+        sieve: leaves out or replaces samples; None: every sample must be good. Closed with the iteration.
     """
 
     def __init__(
@@ -112,8 +118,10 @@ class Feed:
         *,
         is_over: Callable[[], bool],
         predownload: int | None = None,
+        sieve: Sieve | None = None,
     ) -> None:
         self._source = source
+        self._sieve = sieve
         self._share = share
         self._reading = reading
         self._is_over = is_over
@@ -127,8 +135,9 @@ class Feed:
                 batches before the first one that needs it have been given.
         """
         pool = ShardPool(self._source)
-        ahead = _Ahead(self._source, self._share.workers)
-        finish = self._reading.finish
+        sieve = self._sieve
+        ahead = _Ahead(self._source, self._share.workers, sieve.lost if sieve is not None else None)
+        finish = self._reading.finish if sieve is None else functools.partial(sieve.sift, pool)
         chunks = self._share.chunks(self._batches_at_once())
         waiting: deque[RankBatches] = deque()
         try:
@@ -143,7 +152,12 @@ class Feed:
                 if not waiting:
                     return
                 chunk = waiting.popleft()
-                for batch, num_samples in self._decoded(pool, ahead, chunk):
+                batches = (
+                    self._decoded(pool, ahead, chunk)
+                    if sieve is None
+                    else sieve.decoded(pool, ahead.wait, chunk)
+                )
+                for batch, num_samples in batches:
                     if self._is_over():
                         return
                     yield batch if finish is None else finish(batch), num_samples
@@ -151,6 +165,8 @@ class Feed:
         finally:
             ahead.close()
             pool.close()
+            if sieve is not None:
+                sieve.close()
 
     def _decoded(self, pool: ShardPool, ahead: _Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
         read, split = self._reading.read, self._reading.split
@@ -209,8 +225,9 @@ class _Ahead:
     shards that a shuffle has live at once are local by then and must not stop the next ones from being fetched.
     """
 
-    def __init__(self, source: Source, workers: int) -> None:
+    def __init__(self, source: Source, workers: int, lost: LostShards | None = None) -> None:
         self._source = source
+        self._lost = LostShards(tolerated=False) if lost is None else lost
         self._needed: Counter[int] = Counter()
         self._wanted: dict[int, int] = {}
         self._local: set[int] = set()
@@ -231,7 +248,7 @@ class _Ahead:
             return
         for shard in self._shards_of(samples):
             self._needed[shard] += 1
-            if self._needed[shard] > 1 or shard in self._local:
+            if self._needed[shard] > 1 or shard in self._local or shard in self._lost:
                 continue
             stream, number = self._source.stream_of(shard)
             blob = stream.blob(number)
@@ -248,12 +265,16 @@ class _Ahead:
             self._prefetcher.want(shard, blob)
 
     def wait(self, samples: NDArray[np.int64]) -> None:
-        """Block until the shards of ``samples`` are local; raises what kept one from it."""
+        """Block until the shards of ``samples`` are local, or lost; raises what else kept one from it."""
         if self._prefetcher is None:
             return
         for shard in self._shards_of(samples):
             if shard in self._wanted:
-                self._prefetcher.wait(shard)
+                try:
+                    self._prefetcher.wait(shard)
+                except (FormatError, OSError) as error:
+                    if not self._lost.note(shard, error):
+                        raise
                 self._prefetcher.done_with(shard)
                 self.nbytes -= self._wanted.pop(shard)
                 self._local.add(shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any
 
 from streamshard.dataset.feed import Share
 from streamshard.dataset.handover import Beginning
+from streamshard.dataset.left_out import Sifted
 from streamshard.errors import StateError
 
 PROGRESS = "progress"
@@ -35,11 +37,21 @@ class Iteration:
         self._taken_before = taken
         self._given = taken
         self._current: Iterator[Any] = iter(())
+        self._to_come: list[int] | None = None
 
     def give(self, samples: Sequence[Any]) -> Iterator[Any]:
         """Return an iterator over a batch. What is left in it tells what was taken, at no cost per sample."""
+        if isinstance(samples, Sifted):
+            return self._give_sifted(samples)
         self._given += len(samples)
         self._current = iter(samples)
+        return self._current
+
+    def _give_sifted(self, sifted: Sifted) -> Iterator[Any]:
+        # Samples that were left out count as taken with the one before them, the last ones with the batch.
+        self._given += sifted.size
+        self._to_come = sifted.to_come()
+        self._current = iter(sifted.samples)
         return self._current
 
     def give_whole(self, num_samples: int) -> None:
@@ -64,6 +76,8 @@ class Iteration:
                     yield batch
                     continue
                 samples = self.give(batch)
+                if isinstance(batch, Sifted):
+                    drop = bisect_left(batch.places, drop)
                 for _ in islice(samples, drop):
                     drop -= 1
                 yield from samples
@@ -74,7 +88,8 @@ class Iteration:
     @property
     def samples(self) -> int:
         """Samples of the share taken so far."""
-        return self._given - length_hint(self._current)
+        left = length_hint(self._current)
+        return self._given - (left if self._to_come is None else self._to_come[left])
 
     @property
     def is_untouched(self) -> bool:

@@ -14,6 +14,7 @@ from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.environment import check_socket_room
 from streamshard.dataset.iteration import PROGRESS
+from streamshard.dataset.left_out import CollateInside, LeftOut, with_left_out
 from streamshard.dataset.read_once import Begun, ReadOnce, SharedDelivery
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
@@ -76,9 +77,9 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset.group_by(self._batching)
         if collate_fn is None:
             collate_fn = collate_samples if dataset.batch_transform is None else as_it_is
-        super().__init__(
-            dataset, batch_size=None, num_workers=num_workers, collate_fn=collate_fn, **arguments
-        )
+        # Where samples may be left out, a worker hands the count over with the batch.
+        collate: Callable[[Any], Any] = CollateInside(collate_fn) if dataset.may_leave_out else collate_fn
+        super().__init__(dataset, batch_size=None, num_workers=num_workers, collate_fn=collate, **arguments)
         # To torch each batch is one item, to whoever asks this loader it is not.
         self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
         self._together = None if read_once is None else ReadOnce(read_once, pin_memory=self.pin_memory)
@@ -103,7 +104,7 @@ class StreamingDataLoader(DataLoader[Any]):
         else:
             (batches, beginning, plan, rank), stand = together.begin(self._begin, dataset)
             make = functools.partial(SharedDelivery, together, stand)
-        self._progress = progress = Progress(beginning, plan, rank)
+        self._progress = progress = Progress(beginning, plan, rank, dataset.tally(beginning, plan))
         delivery = make(
             batches,
             progress,
@@ -158,17 +159,28 @@ class StreamingDataLoader(DataLoader[Any]):
         """How many samples at the end of the batch received last are repeats that fill it up."""
         return 0 if self._progress is None else self._progress.last_batch_padding
 
+    @property
+    def left_out(self) -> LeftOut:
+        """Bad and filtered samples of the epoch's batches that this rank has received; 0 at each epoch's start.
+
+        Goes on from a loaded state, which holds the count of the rank that saved it.
+        """
+        progress = self._progress_now()
+        return self.dataset.left_out_before_next() if progress is None else progress.left_out
+
     def state_dict(self) -> dict[str, Any]:
         """Return where training stands: a small JSON object that any number of ranks and workers can load.
 
         Counts the batches that were received from this loader, not those that workers have read ahead. Valid
         before the first batch, after the last one (then it is the next epoch's start) and at any time between.
-        Needs no communication: each rank returns the same.
+        Needs no communication: each rank returns the same, but for the count of what ``on_error`` or ``filter``
+        left out, which is its own.
         """
         progress = self._progress_now()
         if progress is None:
             return self.dataset.state_of_next()
-        return self.dataset.state_at(progress.epoch, progress.position, progress.plan.start)
+        state = self.dataset.state_at(progress.epoch, progress.position, progress.plan.start)
+        return with_left_out(state, progress.left_out) if state["epoch"] == progress.epoch else state
 
     def _progress_now(self) -> Progress | None:
         """What was received last, unless the dataset was told to go on elsewhere since."""

@@ -20,6 +20,7 @@ import torch
 
 from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.handover import Beginning
+from streamshard.dataset.left_out import with_left_out
 from streamshard.dataset.parcels import pack, unpack
 from streamshard.dataset.peers import Peers
 from streamshard.dataset.streaming import StreamingDataset
@@ -118,7 +119,9 @@ class ReadOnce:
             if shut_down is not None:
                 shut_down()
             # Nobody has taken anything: what was to begin is still to come.
-            dataset.load_state_dict(dataset.state_at(beginning.epoch, beginning.position))
+            state = dataset.state_at(beginning.epoch, beginning.position)
+            left_out = dataset.left_out_before(beginning.epoch, beginning.position)
+            dataset.load_state_dict(with_left_out(state, left_out))
             raise
         return begun, stand._replace(call=_NEXT)
 
@@ -217,13 +220,13 @@ class SharedDelivery(Delivery):
         progress, together = self._progress, self._together
         if progress.is_closed:
             if self._failed:
-                return super().__next__()
+                return self._next_batch()
             raise StopIteration
         before = progress.received
         stand = self._stand._replace(received=before)
         try:
             try:
-                batch = super().__next__()
+                batch = self._next_batch()
                 parcel = together.parcel_of(batch)
             except StopIteration:
                 together.end(stand)
@@ -240,12 +243,7 @@ class SharedDelivery(Delivery):
         if not goes_on:
             self._close(before, failed=False)
             raise StopIteration
-        return batch
-
-    def _close(self, received: int, *, failed: bool) -> None:
-        progress = self._progress
-        progress.received, progress.is_closed, self._failed = received, True, failed
-        self._end_workers()
+        return self._counted(batch, before)
 
 
 def _number_of(state: dict[str, Any]) -> int:

@@ -22,28 +22,34 @@ class Reading:
         finish: the user's function, applied to a batch when its turn comes; None: nothing to do.
         one_by_one: read each batch alone, because reading costs so much that many at once would keep the first
             one waiting, or runs the user's code.
+        in_columns: ``read`` gives columns, not a list of samples.
+        each: what ``finish`` applies to each sample, where samples may be left out one by one.
+        get: the user's function that gives a sample by its number, where there is one.
     """
 
     read: Callable[[ShardPool, NDArray[Any]], Any]
     split: Callable[[Any, list[int]], list[Any]]
     finish: Callable[[Any], Any] | None = None
     one_by_one: bool = False
+    in_columns: bool = False
+    each: Callable[[Any], Any] | None = None
+    get: Callable[[int], Any] | None = None
 
 
 def read_samples(transform: Callable[[Any], Any] | None, *, one_by_one: bool) -> Reading:
     """Give lists of samples, each passed through ``transform``."""
     finish = None if transform is None else _Each(transform)
-    return Reading(ShardPool.samples, _cut_list, finish, one_by_one)
+    return Reading(ShardPool.samples, _cut_list, finish, one_by_one, each=transform)
 
 
 def read_columns(batch_transform: Callable[[dict[str, Any]], Any], *, one_by_one: bool) -> Reading:
     """Give what ``batch_transform`` makes of a batch's columns."""
-    return Reading(ShardPool.columns, _cut_columns, batch_transform, one_by_one)
+    return Reading(ShardPool.columns, _cut_columns, batch_transform, one_by_one, in_columns=True)
 
 
 def read_singly(get: Callable[[int], Any]) -> Reading:
     """Give lists of what ``get`` returns for each sample number."""
-    return Reading(_Singly(get), _cut_list, None, one_by_one=True)
+    return Reading(_Singly(get), _cut_list, None, one_by_one=True, get=get)
 
 
 def nested(samples: list[Any], shape: tuple[int, ...]) -> Any:

@@ -19,22 +19,25 @@ from streamshard.dataset.batching import Batching
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.feed import Feed, Share
 from streamshard.dataset.handover import Beginning
+from streamshard.dataset.incidents import check_report
 from streamshard.dataset.iteration import PROGRESS, Iteration, go_on
+from streamshard.dataset.left_out import LeftOut, Tally, take_left_out, with_left_out
 from streamshard.dataset.mesh import world_of
 from streamshard.dataset.ordering import Ordering
 from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
     columns_of,
-    only,
     positive,
     refuse_unknown,
     streams_of,
     whole,
 )
+from streamshard.dataset.sieve import Sieve
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.dataset.states import MAX_EPOCH
 from streamshard.dataset.stream import Stream
+from streamshard.dataset.tolerance import Tolerance
 from streamshard.dataset.turns import Turns
 from streamshard.dataset.whereabouts import Whereabouts, whereabouts
 from streamshard.errors import StateError
@@ -85,7 +88,11 @@ class StreamingDataset(IterableDataset[Any]):
         replication: that many consecutive ranks get the same samples.
         world: the topology, where it shall not be detected: a ``World``, or the data-parallel dimensions of a torch
             ``DeviceMesh``, as ``mesh["dp"]``.
-        on_error: ``"raise"``.
+        on_error: what a bad sample does: ``"raise"`` ends the run, ``"skip"`` makes its batch shorter,
+            ``"replace"`` puts another one in its place. Batches keep their number on every rank.
+        filter: called with each decoded sample, before ``transform``; a false result leaves it out.
+        error_limit: bad samples of an epoch that are tolerated: a number, or below 1 a share of the epoch.
+        report: directory, or file ending in ``.jsonl``, where each rank writes down its bad samples.
         remainder: what becomes of the last, shorter global batch: ``"pad"`` (equal steps, repeats marked),
             ``"drop"``, or ``"exact"`` (no repeats; ranks may differ by one).
         transform: applied to each sample.
@@ -130,6 +137,9 @@ class StreamingDataset(IterableDataset[Any]):
         world: World | DeviceMesh | None = None,
         storage_options: Mapping[str, Any] | None = None,
         on_error: str = "raise",
+        filter: Callable[[Any], Any] | None = None,
+        error_limit: float = 0.01,
+        report: str | os.PathLike[str] | None = None,
         remainder: Literal["pad", "drop", "exact"] | None = None,
         transform: Callable[[Any], Any] | None = None,
         batch_transform: Callable[[dict[str, Any]], Any] | None = None,
@@ -151,7 +161,9 @@ class StreamingDataset(IterableDataset[Any]):
             shuffle_seed=shuffle_seed,
             shuffle_block_size=shuffle_block_size,
         )
-        only("on_error", on_error, "raise")
+        self._tolerance = Tolerance(
+            on_error, filter, error_limit, None if report is None else os.fspath(report)
+        )
         if transform is not None and batch_transform is not None:
             raise ValueError(
                 "transform= takes a sample, batch_transform= a batch of columns: give one of them"
@@ -194,6 +206,8 @@ class StreamingDataset(IterableDataset[Any]):
         self._pool = PoolHere(self._source)
         self._unit: Literal["samples", "batches"] = "samples"
         self._has_reported = False
+        self._left_out_before = LeftOut()
+        self._left_out_at = (-1, -1)
 
     # What there is
 
@@ -373,8 +387,10 @@ class StreamingDataset(IterableDataset[Any]):
         Raises:
             StateError: the state is malformed, or was made with other data, another seed or another order.
         """
+        state, left_out = take_left_out(state)
         loaded = self._states.load(state)
         self._turns.load(loaded.epoch, loaded.position, loaded.progress, is_other_order=loaded.is_other_order)
+        self._left_out_before, self._left_out_at = left_out, self._turns.next()
 
     @property
     def order_changes(self) -> int:
@@ -412,7 +428,33 @@ class StreamingDataset(IterableDataset[Any]):
 
     def state_of_next(self) -> dict[str, Any]:
         """Return the state from which the next ``iter()`` begins."""
-        return self.state_at(*self._turns.next())
+        return with_left_out(self.state_at(*self._turns.next()), self.left_out_before_next())
+
+    def left_out_before_next(self) -> LeftOut:
+        """Return what the loaded state, if it comes next, says was left out of its epoch before."""
+        return self.left_out_before(*self._turns.next())
+
+    def left_out_before(self, epoch: int, position: int) -> LeftOut:
+        """Return what the loaded state says was left out of an epoch up to where it goes on."""
+        is_loaded = self._tolerance.is_used and (epoch, position) == self._left_out_at
+        return self._left_out_before if is_loaded else LeftOut()
+
+    def tally(self, beginning: Beginning, plan: BatchPlan) -> Tally | None:
+        """Return a count of what a loader receives of an iteration; None where every sample must be good."""
+        tolerance = self._tolerance
+        if not tolerance.is_used:
+            return None
+        return Tally(
+            self.left_out_before(beginning.epoch, beginning.position),
+            tolerance.most_bad(plan.num_samples),
+            epoch=beginning.epoch,
+            limit=tolerance.error_limit,
+        )
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether ``on_error`` or ``filter`` may leave samples out, or others come in their place."""
+        return self._tolerance.is_used
 
     def batching_for(self, batch_size: int | None, *, drop_last: bool) -> Batching:
         """Return how samples are grouped for a loader with these arguments.
@@ -456,6 +498,7 @@ class StreamingDataset(IterableDataset[Any]):
         """Begin the next iteration, to be read by DataLoader workers; called by ``StreamingDataLoader``."""
         self._turns.replace_untouched()
         plan, rank = self.plan_of_next()
+        check_report(self._tolerance.report, self._world().rank)
         beginning = self._turns.begin_for_workers(repr(self), self._world())
         self._report_left_out(plan, beginning.epoch)
         return beginning, plan, rank
@@ -497,7 +540,9 @@ class StreamingDataset(IterableDataset[Any]):
         if outdated is not None:
             return outdated
         if info is None:
-            self.plan_of_next()  # before the epoch counts as begun: this may raise
+            # Before the epoch counts as begun: these may raise.
+            self.plan_of_next()
+            check_report(self._tolerance.report, self._world().rank)
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.epoch, beginning.position)
@@ -516,12 +561,14 @@ class StreamingDataset(IterableDataset[Any]):
         if worker == 0:
             self._report_left_out(plan, beginning.epoch)
         turns.iteration = iteration = Iteration(beginning, share, taken)
+        reading = self._reading()
         feed = Feed(
             self._source,
             share,
-            self._reading(),
+            reading,
             is_over=lambda: turns.is_over(beginning),
             predownload=self.predownload,
+            sieve=self._sieve(share, reading) if self._tolerance.is_used else None,
         )
         iterator = iteration.deliver(
             feed, whole=in_batches, drop=dropped, at_end=lambda: turns.check_current(beginning)
@@ -537,6 +584,29 @@ class StreamingDataset(IterableDataset[Any]):
         if self._gives_single_samples():
             return read_singly(self.__getitem__)
         return read_samples(self.transform, one_by_one=slow)
+
+    def _sieve(self, share: Share, reading: Reading) -> Sieve:
+        in_samples = self._unit == "samples" and self.batch_transform is None
+        if (
+            in_samples
+            and share.worker == 0
+            and share.plan.ranks > 1
+            and self._tolerance.on_error != "replace"
+        ):
+            warnings.warn(
+                "samples that on_error='skip' or filter= leave out shorten the epoch of a plain DataLoader by "
+                "batches, on each rank by others: use StreamingDataLoader, or on_error='replace'",
+                UserWarning,
+                stacklevel=3,
+            )
+        return Sieve(
+            self._source,
+            share,
+            reading,
+            self._tolerance,
+            shape="handed" if self._unit == "batches" else "samples" if in_samples else "batch",
+            rank=self._world().rank,
+        )
 
     # Inside
 

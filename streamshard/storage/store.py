@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from streamshard.errors import StorageError
+from streamshard.errors import StorageError, WrongSizeError
 
 _TEMPORARY_SUFFIX = ".streamshard-tmp"
 
@@ -111,9 +111,9 @@ def check_limit(nbytes: int, limit: int | None, what: str) -> None:
 
 
 def check_size(found: int, expected: int | None, what: str) -> None:
-    """Raise StorageError if a file does not have the size that its index says."""
+    """Raise WrongSizeError if a file does not have the size that its index says."""
     if expected is not None and found != expected:
-        raise StorageError(
+        raise WrongSizeError(
             f"{what}: the file has {found} bytes, expected {expected}; "
             "it was cut or replaced since its index was made"
         )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset
-from streamshard.errors import BlobNotFoundError, ChecksumError, FormatError, StorageError
+from streamshard.errors import BlobNotFoundError, ChecksumError, FormatError, StorageError, WrongSizeError
 from tests.support import damage
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.loading import epoch_of, joined, make_loader, numbers_of, text_dataset
@@ -97,9 +97,9 @@ SHARD = f"shard.{BAD:05d}.mds"
 FAULTS: list[tuple[Callable[[Path, int], None], type[Exception], type[Exception], dict[str, Any]]] = [
     # fault, error of a fetched file, error in place, arguments that the place in place needs to see it
     (damage.remove, BlobNotFoundError, BlobNotFoundError, {}),
-    (damage.truncate, StorageError, FormatError, {}),
-    (damage.empty, StorageError, FormatError, {}),
-    (damage.lengthen, StorageError, FormatError, {}),
+    (damage.truncate, WrongSizeError, FormatError, {}),
+    (damage.empty, WrongSizeError, FormatError, {}),
+    (damage.lengthen, WrongSizeError, FormatError, {}),
     (damage.flip_bit, ChecksumError, ChecksumError, {"validate_hash": "xxh64"}),
     (damage.swap_with_next, ChecksumError, ChecksumError, {"validate_hash": "xxh64"}),
     (damage.claim_more_samples, FormatError, FormatError, {}),
@@ -183,7 +183,7 @@ def test_the_loop_can_be_begun_again_after_an_error(
     damage.truncate(copy, BAD)
     dataset = StreamingDataset(**places.arguments("directory", copy), **QUICK)
     loader = make_loader("streaming", dataset, BATCH, num_workers=workers, persistent_workers=persistent)
-    fails_at_the_bad_shard(loader, StorageError, SHARD)
+    fails_at_the_bad_shard(loader, WrongSizeError, SHARD)
     state = loader.state_dict()
     assert state["position"] == BAD * PER_SHARD
     damage.shard_path(copy, BAD).write_bytes(sound)

@@ -28,7 +28,7 @@ def run(target: str, ranks: int, log: Path, options: dict[str, Any]) -> list[lis
 
 def check_story(
     directory: Path, log: Path, shape: list[int], ways: list[dict[str, Any]], **dataset: Any
-) -> None:
+) -> list[list[dict[str, Any]]]:
     ranks, batches = shape[0] * shape[1], SAMPLES / (4 * shape[0])
     options = {"dataset": {"local": str(directory), "shuffle": True, **dataset}, "shape": shape, "ways": ways}
     lines = run("read_once_and_apart", ranks, log, options)
@@ -43,6 +43,7 @@ def check_story(
             workers = way.get("num_workers", 0)
             assert line["reads"] == (reads and not workers)
             assert bool(line["children"]) == (reads and workers > 0)
+    return lines
 
 
 def way(workers: int, **more: Any) -> dict[str, Any]:
@@ -51,6 +52,15 @@ def way(workers: int, **more: Any) -> dict[str, Any]:
 
 def test_receivers_see_what_they_would_read(directory: Path, tmp_path: Path) -> None:
     check_story(directory, tmp_path / "log", [2, 2], [way(0), way(2)])
+
+
+def test_receivers_count_what_was_left_out(tmp_path: Path) -> None:
+    damaged = text_dataset(tmp_path / "damaged", SAMPLES)
+    remove(damaged, 2)
+    lines = check_story(damaged, tmp_path / "log", [1, 2], [way(0), way(2)], on_error="skip", error_limit=10)
+    steps = lines[1][1]["told"][0]["steps"]
+    assert [number for step in steps for number in step[0] if number // 10 == 2] == []
+    assert steps[-2][2]["left_out"]["bad"] >= 8
 
 
 @pytest.mark.slow

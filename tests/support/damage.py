@@ -40,6 +40,15 @@ def flip_bit(directory: Path, number: int) -> None:
     path.write_bytes(content)
 
 
+def spoil_row(directory: Path, number: int, row: int) -> None:
+    """The last byte of one sample becomes 255, which ends no text; nothing else shows it."""
+    path = shard_path(directory, number)
+    content = bytearray(path.read_bytes())
+    (end,) = struct.unpack_from("<I", content, 4 + 4 * (row + 1))
+    content[end - 1] = 0xFF
+    path.write_bytes(content)
+
+
 def swap_with_next(directory: Path, number: int) -> None:
     one, other = shard_path(directory, number), shard_path(directory, number + 1)
     first, second = one.read_bytes(), other.read_bytes()
