@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from streamshard import World
 from tests.support.chains import FIRST, Case, Library, Link, cases, epoch_samples
@@ -33,22 +35,28 @@ def check_plain_list(case: Case, epochs: list[list[int]]) -> None:
     """Each stream gives its share to each epoch, and every sample of it once before any a second time."""
     num_samples = epoch_samples(case.sources, case.order.get("epoch_size"))
     assert [len(epoch) for epoch in epochs] == [num_samples] * EPOCHS
-    walks: list[list[int]] = [[] for _ in case.sources]
     for epoch in epochs:
-        counts = Counter(number // FIRST for number in epoch)
-        for stream, share in enumerate(exact_shares(case, num_samples)):
-            assert abs(counts[stream] - share) < 1
-            assert share.denominator > 1 or counts[stream] == share
-        for number in epoch:
-            walks[number // FIRST].append(number)
-    for stream, (walk, source) in enumerate(zip(walks, case.sources, strict=True)):
-        everything = list(range(stream * FIRST, stream * FIRST + source.size))
+        check_shares(epoch, exact_shares(case, num_samples))
+    check_walks(case, [number for epoch in epochs for number in epoch])
+
+
+def check_shares(numbers: list[int], shares: list[Fraction]) -> None:
+    """Streams 0, 1, … give their shares, exactly where those are whole."""
+    counts = Counter(number // FIRST for number in numbers)
+    for stream, share in enumerate(shares):
+        assert abs(counts[stream] - share) < 1
+        assert share.denominator > 1 or counts[stream] == share
+
+
+def check_walks(case: Case, numbers: list[int]) -> None:
+    """Of each stream every sample comes once before any comes a second time; in order without a shuffle."""
+    for source in case.sources:
+        walk = [number % FIRST for number in numbers if number // FIRST == source.number]
         for begin in range(0, len(walk), source.size):
             turn = walk[begin : begin + source.size]
             assert len(set(turn)) == len(turn)
-            assert set(turn) <= set(everything)
-            if not case.order["shuffle"]:
-                assert turn == everything[: len(turn)]
+            assert set(turn) <= set(range(source.size))
+            assert case.order["shuffle"] or turn == list(range(len(turn)))
 
 
 def exact_shares(case: Case, num_samples: int) -> list[Fraction]:
@@ -66,10 +74,40 @@ def exact_shares(case: Case, num_samples: int) -> list[Fraction]:
     ]
 
 
-def check_chain(library: Library, case: Case) -> None:
+def check_same_part_each_epoch(case: Case, epochs: list[list[int]]) -> None:
+    """With ``sampling_method="fixed"`` all epochs have the same samples, whole passes and a part of one."""
+    num_samples = epoch_samples(case.sources, case.order.get("epoch_size"))
+    check_shares(epochs[0], exact_shares(case, num_samples))
+    assert all(Counter(epoch) == Counter(epochs[0]) for epoch in epochs)
+    for source in case.sources:
+        times = [epochs[0].count(source.number * FIRST + place) for place in range(source.size)]
+        assert max(times) - min(times) <= 1
+
+
+def check_mixture(case: Case, epochs: list[list[int]]) -> None:
+    """Between two changes of ``mixture=`` each stream gives its share, from where it stood before."""
+    num_samples = epoch_samples(case.sources, case.order.get("epoch_size"))
+    assert [len(epoch) for epoch in epochs] == [num_samples] * EPOCHS
+    run = [number for epoch in epochs for number in epoch]
+    changes = case.order["mixture"]
+    borders = {*range(0, len(run), num_samples), *(position for position, _ in changes), len(run)}
+    for begin, end in itertools.pairwise(sorted(border for border in borders if border <= len(run))):
+        weights = [source.size for source in case.sources]
+        for position, changed in changes:
+            if position <= begin:
+                weights = list(changed.values())
+        shares = [Fraction((end - begin) * weight, sum(weights)) for weight in weights]
+        check_shares(run[begin:end], shares)
+    check_walks(case, run)
+
+
+Check = Callable[[Case, list[list[int]]], None]
+
+
+def check_chain(library: Library, case: Case, check_list: Check = check_plain_list) -> None:
     """Every global batch is the next piece of the plain list, whatever reads it and wherever it was resumed."""
     epochs = plain_list(library, case)
-    check_plain_list(case, epochs)
+    check_list(case, epochs)
     epoch = position = 0
     state: str | None = None
     for number, link in enumerate(case.links):
@@ -143,6 +181,28 @@ def run(count: int, check: Callable[[Case], None], **arguments: Any) -> None:
     examples(count)(given(cases(**arguments))(check))()
 
 
+def fixed(case: Case) -> Case:
+    return case._replace(order={**case.order, "sampling_method": "fixed"})
+
+
+@st.composite
+def scheduled(draw: st.DrawFn) -> Case:
+    """A case whose weights change at some positions of the run."""
+    case = draw(cases())
+    sources = [source._replace(weight={}) for source in case.sources]
+    num_samples = epoch_samples(sources, case.order.get("epoch_size"))
+    positions = draw(st.lists(st.integers(0, EPOCHS * num_samples), min_size=1, max_size=3, unique=True))
+    mixture = []
+    for position in sorted(positions):
+        weights = draw(st.lists(st.integers(0, 9), min_size=len(sources), max_size=len(sources)).filter(any))
+        mixture.append((position, dict(enumerate(weights))))
+    links = [
+        link._replace(batch={**link.batch, "remainder": "pad"}) if link.global_batch > num_samples else link
+        for link in case.links
+    ]
+    return Case(sources, {**case.order, "mixture": mixture}, links)
+
+
 def test_any_chain_of_runs_reads_the_plain_list(library: Library) -> None:
     run(60, lambda case: check_chain(library, case))
 
@@ -151,6 +211,21 @@ def test_any_chain_of_runs_reads_the_plain_list(library: Library) -> None:
 @pytest.mark.timeout(1500)
 def test_a_thousand_chains_of_runs_read_the_plain_list(library: Library) -> None:
     run(1000, lambda case: check_chain(library, case))
+
+
+def test_any_chain_reads_the_plain_list_of_the_same_part_of_the_streams(library: Library) -> None:
+    run(15, lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
+
+
+def test_any_chain_reads_the_plain_list_of_a_mixture_that_changes(library: Library) -> None:
+    examples(15)(given(scheduled())(lambda case: check_chain(library, case, check_mixture)))()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_hundreds_of_chains_read_the_plain_list_of_fixed_and_of_changing_mixtures(library: Library) -> None:
+    run(200, lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
+    examples(200)(given(scheduled())(lambda case: check_chain(library, case, check_mixture)))()
 
 
 @pytest.mark.slow

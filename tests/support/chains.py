@@ -22,8 +22,9 @@ SHARDS: list[tuple[int, ...]] = [
 
 
 class Source(NamedTuple):
-    """One stream: the sizes of its shards, and its weight as an argument of ``Stream``, if any."""
+    """One stream: its number, the sizes of its shards, and further arguments of ``Stream``: its weight, its name."""
 
+    number: int
     shards: tuple[int, ...]
     weight: dict[str, Any]
 
@@ -70,20 +71,20 @@ class Library:
         self._root = root
         self._written: dict[tuple[int, tuple[int, ...]], Path] = {}
 
-    def stream(self, number: int, source: Source) -> Stream:
-        """The stream with this number in its dataset."""
-        key = (number, source.shards)
+    def stream(self, source: Source) -> Stream:
+        """The stream, its samples numbered from ``number * FIRST`` on."""
+        key = (source.number, source.shards)
         if key not in self._written:
-            directory = self._root / f"{number}-{'-'.join(map(str, source.shards))}"
+            directory = self._root / f"{source.number}-{'-'.join(map(str, source.shards))}"
             directory.mkdir()
-            self._written[key] = write_numbers(directory, source.shards, first=number * FIRST)
+            self._written[key] = write_numbers(directory, source.shards, first=source.number * FIRST)
         return Stream(local=self._written[key], **source.weight)
 
     def loader(
         self, case: Case, world: World, batch: dict[str, Any], workers: int = 0
     ) -> StreamingDataLoader:
         """One rank's loader."""
-        streams = [self.stream(number, source) for number, source in enumerate(case.sources)]
+        streams = [self.stream(source) for source in case.sources]
         dataset = StreamingDataset(streams=streams, world=world, **case.order, **batch)
         return StreamingDataLoader(dataset, num_workers=workers, collate_fn=numbers)
 
@@ -98,14 +99,20 @@ class Library:
 def weighted_sources(draw: st.DrawFn) -> tuple[list[Source], int | None]:
     """Streams with weights of one kind or none, and a size of the epoch in which each can have its share."""
     shards = draw(st.lists(st.sampled_from(SHARDS), min_size=1, max_size=4))
-    available = sum(map(sum, shards))
+    return draw(weighted([Source(number, each, {}) for number, each in enumerate(shards)]))
+
+
+@st.composite
+def weighted(draw: st.DrawFn, sources: Sequence[Source]) -> tuple[list[Source], int | None]:
+    """The same streams with weights."""
+    available = sum(source.size for source in sources)
     size: int | None = None
     kind = draw(st.sampled_from(["none", "size", "proportion", "own"]))
-    weights: list[dict[str, Any]] = [{} for _ in shards]
+    weights: list[dict[str, Any]] = [{} for _ in sources]
     if kind == "size":
         size = draw(st.integers(1, 2 * available))
     if kind == "proportion":
-        proportions = draw(st.lists(st.integers(0, 9), min_size=len(shards), max_size=len(shards)))
+        proportions = draw(st.lists(st.integers(0, 9), min_size=len(sources), max_size=len(sources)))
         if not any(proportions):
             proportions[0] = 1
         weights = [{"proportion": each} for each in proportions]
@@ -119,7 +126,10 @@ def weighted_sources(draw: st.DrawFn) -> tuple[list[Source], int | None]:
                 weight["repeat"] = draw(st.sampled_from([1, 1.5, 2, 2.7]))
             if what == "choose":
                 weight["choose"] = draw(st.integers(1, 40))
-    return [Source(each, weight) for each, weight in zip(shards, weights, strict=True)], size
+    return [
+        source._replace(weight={**source.weight, **weight})
+        for source, weight in zip(sources, weights, strict=True)
+    ], size
 
 
 def epoch_samples(sources: Sequence[Source], epoch_size: int | None) -> int:
@@ -132,12 +142,12 @@ def epoch_samples(sources: Sequence[Source], epoch_size: int | None) -> int:
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> dict[str, Any]:
+def orders(draw: st.DrawFn, methods: Sequence[str] = ("random", "stratified")) -> dict[str, Any]:
     """Arguments of a dataset that make its order."""
     order: dict[str, Any] = {
         "shuffle": draw(st.booleans()),
         "shuffle_seed": draw(st.integers(0, 2**32)),
-        "batching_method": draw(st.sampled_from(["random", "stratified"])),
+        "batching_method": draw(st.sampled_from(methods)),
     }
     if order["shuffle"]:
         order["shuffle_algo"] = draw(st.sampled_from(["sliding", "block", "shard", "full"]))
@@ -171,3 +181,33 @@ def cases(draw: st.DrawFn, workers: Sequence[int] = (0,), most_ranks: int = 5, m
     num_samples = epoch_samples(sources, size)
     chain = draw(st.lists(links(num_samples, workers, most_ranks), min_size=1, max_size=most_links))
     return Case(sources, order, chain)
+
+
+class ChangingLink(NamedTuple):
+    """One run of a chain in which the streams and what an epoch takes of them change too."""
+
+    case: Case
+    link: Link
+
+
+@st.composite
+def changing_chains(draw: st.DrawFn, methods: Sequence[str], most_links: int = 6) -> list[ChangingLink]:
+    """Runs over some of four named streams in any order, the first of them always there, newly weighted each time.
+
+    Whatever is read is given, so that it can be counted: no batch is dropped.
+    """
+    shards = draw(st.lists(st.sampled_from(SHARDS), min_size=4, max_size=4))
+    pool = [Source(number, each, {"name": f"stream {number}"}) for number, each in enumerate(shards)]
+    order = draw(orders(methods))
+    chain = []
+    for _ in range(draw(st.integers(1, most_links))):
+        others = draw(st.lists(st.sampled_from(pool[1:]), max_size=3, unique_by=lambda source: source.number))
+        sources, size = draw(weighted(draw(st.permutations([pool[0], *others]))))
+        link = draw(links(25, (0,), 4))
+        batch = {**link.batch, "remainder": "pad"}
+        if order["batching_method"] == "device_per_stream" and "batch_size" not in batch:
+            batch = {"batch_size": 3, "remainder": "pad"}
+        link = link._replace(batch=batch)
+        here = order if size is None else {**order, "epoch_size": size}
+        chain.append(ChangingLink(Case(sources, here, []), link))
+    return chain

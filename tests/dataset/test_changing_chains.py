@@ -1,0 +1,181 @@
+"""Chains of runs that change weights and streams on the way, and batches of one stream each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamshard import World
+from tests.support.chains import (
+    FIRST,
+    Case,
+    ChangingLink,
+    Library,
+    Link,
+    changing_chains,
+    orders,
+    weighted_sources,
+)
+from tests.support.pretended_ranks import Part, read_part
+
+METHODS = ("random", "stratified", "per_stream", "device_per_stream")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library(tmp_path_factory.mktemp("library"))
+
+
+def check_changing_chain(library: Library, chain: list[ChangingLink]) -> None:
+    """No sample of a stream is lost or repeated within its pass, whatever changes between a save and a load."""
+    walks: dict[int, list[int]] = {}
+    state: str | None = None
+    for number, (case, link) in enumerate(chain):
+        loaders = library.ranks(case, link)
+        alone = [library.loader(case, World(0, 1), {"global_batch_size": link.global_batch})]
+        steps = link.steps
+        for _ in range(3):  # up to the end of two epochs
+            part = read_part(loaders, state=state, steps=steps)
+            if case.order["batching_method"] != "device_per_stream":
+                same = read_part(alone, state=state, steps=steps)
+                assert part.steps == same.steps
+                assert part.state == same.state
+            add(walks, part)
+            check_walks(walks, case)
+            state = part.state
+            steps -= max(1, len(part.steps))
+            if steps <= 0:
+                break
+        if number == len(chain) - 1:
+            rest = library.ranks(case, link)
+            add(walks, read_part(rest, state=state))
+            whole = read_part(rest)
+            add(walks, whole)
+            check_walks(walks, case)
+            check_shares(case, whole.sequence)
+
+
+def add(walks: dict[int, list[int]], part: Part) -> None:
+    for number in part.sequence:
+        walks.setdefault(number // FIRST, []).append(number % FIRST)
+
+
+def check_walks(walks: dict[int, list[int]], case: Case) -> None:
+    """Each sample of a stream was given as often as any other, or once more."""
+    for source in case.sources:
+        walk = walks.get(source.number, [])
+        counts = Counter(walk)
+        passes = len(walk) // source.size
+        assert set(counts) <= set(range(source.size))
+        assert all(passes <= counts[place] <= passes + 1 for place in range(source.size))
+
+
+def check_shares(case: Case, numbers: list[int]) -> None:
+    """The epoch after the last change is one of the present weights."""
+    counts = Counter(number // FIRST for number in numbers)
+    given_by = {source.number: source.weight.get("proportion", source.size) for source in case.sources}
+    size = case.order.get("epoch_size")
+    for source in case.sources:
+        if size is None and "proportion" not in source.weight:
+            own = source.weight.get("choose") or int(source.size * source.weight.get("repeat", 1))
+            assert counts[source.number] == own
+        else:
+            whole = size or sum(each.size for each in case.sources)
+            share = Fraction(whole * given_by[source.number], sum(given_by.values()))
+            assert abs(counts[source.number] - share) < 1
+
+
+@st.composite
+def unmixed(draw: st.DrawFn) -> tuple[Case, list[Link]]:
+    """Runs with batches of one stream each, and as much the same between them as their definition asks for."""
+    sources, size = draw(weighted_sources())
+    order = draw(orders(("per_stream", "device_per_stream")))
+    if size is not None:
+        order["epoch_size"] = size
+    if order["batching_method"] == "per_stream":
+        batch = {"global_batch_size": draw(st.integers(4, 12))}
+        ranks = st.integers(1, 4)
+    else:
+        batch = {"batch_size": draw(st.integers(1, 5))}
+        ranks = st.just(draw(st.integers(1, 4)))
+    steps = st.integers(1, 9)
+    chain = draw(st.lists(st.builds(lambda r, s: Link(r, batch, 0, s), ranks, steps), min_size=1, max_size=6))
+    return Case(sources, order, []), chain
+
+
+def check_unmixed(library: Library, case: Case, chain: list[Link]) -> None:
+    """Each batch is of one stream, and a chain of runs gives what one run gives."""
+    batch = {"global_batch_size": chain[0].global_batch}
+    ranks = chain[0].ranks if case.order["batching_method"] == "device_per_stream" else 1
+    uninterrupted = library.ranks(case, Link(ranks, batch, 0, 0))
+    epochs = [read_part(uninterrupted) for _ in range(2)]
+    check_walks_of_all(case, epochs)
+    epoch, at = 0, 0
+    state: str | None = None
+    for number, link in enumerate(chain):
+        steps = link.steps if number < len(chain) - 1 else 1 << 20
+        loaders = library.ranks(case, link)
+        while steps > 0 and epoch < 2:
+            part = read_part(loaders, state=state if at or epoch else None, steps=steps)
+            check_one_stream(case, part)
+            assert part.steps == epochs[epoch].steps[at : at + len(part.steps)]
+            at += len(part.steps)
+            steps -= len(part.steps)
+            state = part.state
+            if at == len(epochs[epoch].steps):
+                assert state == epochs[epoch].state
+                epoch, at = epoch + 1, 0
+            else:
+                assert steps == 0
+                assert json.loads(state)["epoch"] == epoch
+            if steps > 0:
+                loaders = library.ranks(case, link)
+    assert epoch == 2
+
+
+def check_walks_of_all(case: Case, epochs: list[Part]) -> None:
+    walks: dict[int, list[int]] = {}
+    for part in epochs:
+        add(walks, part)
+        check_walks(walks, case)
+        check_shares(case, part.sequence)
+
+
+def check_one_stream(case: Case, part: Part) -> None:
+    units = part.steps
+    if case.order["batching_method"] == "device_per_stream":
+        units = [batch for batches in part.batches for batch in batches]
+    assert all(len({number // FIRST for number in unit}) <= 1 for unit in units)
+    assert len({len(batches) for batches in part.batches}) == 1
+
+
+def run(count: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
+    how = settings(
+        max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    )
+    how(given(cases)(check))()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_chains_that_change_weights_and_streams_lose_and_repeat_nothing(
+    library: Library, method: str
+) -> None:
+    run(10, changing_chains([method]), lambda chain: check_changing_chain(library, chain))
+
+
+def test_chains_with_batches_of_one_stream_go_on_as_if_never_stopped(library: Library) -> None:
+    run(15, unmixed(), lambda drawn: check_unmixed(library, *drawn))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_hundreds_of_chains_of_both_kinds(library: Library) -> None:
+    run(250, changing_chains(METHODS), lambda chain: check_changing_chain(library, chain))
+    run(150, unmixed(), lambda drawn: check_unmixed(library, *drawn))
