@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +21,18 @@ from tests.support.small_datasets import text_samples, write_dataset
 EPOCHS = 2
 SIZES = [90, 41, 160]
 ORDER: dict[str, Any] = {"shuffle": True, "num_canonical_nodes": 2, "shuffle_block_size": 30}
-WEIGHTS: list[dict[str, Any]] = [{"proportion": 2}, {"proportion": 3}, {"proportion": 1}]
-EPOCH_SIZE = 240  # 80, 120 and 40: the second stream begins its third pass in each epoch
+EPOCH_SIZE = (
+    240  # in the proportions 2, 3, 1: 80, 120 and 40, so the second stream begins a third pass each time
+)
 
 
 class Links(NamedTuple):
-    """One job of the chain: ranks, workers of each, arguments that make its batches."""
+    """One job of the chain: ranks, workers of each, arguments that make its batches, weights of the streams."""
 
     ranks: int
     workers: int
     batch: dict[str, Any]
+    proportions: tuple[int, int, int] = (2, 3, 1)
 
 
 LINKS = [
@@ -49,12 +53,19 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     for number, size in enumerate(SIZES):
         write_dataset(root / str(number), samples[begin : begin + size], samples_per_shard=7)
         begin += size
-    return [{"remote": (root / str(number)).as_uri(), **weight} for number, weight in enumerate(WEIGHTS)]
+    return [{"remote": (root / str(number)).as_uri(), "name": str(number)} for number in range(len(SIZES))]
+
+
+def weighted(streams: list[dict[str, Any]], link: Links, cache: Path) -> list[dict[str, Any]]:
+    return [
+        {**stream, "local": str(cache / stream["name"]), "proportion": proportion}
+        for stream, proportion in zip(streams, link.proportions, strict=True)
+    ]
 
 
 def plain_list(streams: list[dict[str, Any]], cache: Path) -> list[list[int]]:
     dataset = StreamingDataset(
-        streams=[Stream(**stream, local=cache / str(number)) for number, stream in enumerate(streams)],
+        streams=[Stream(**stream) for stream in weighted(streams, LINKS[0], cache)],
         epoch_size=EPOCH_SIZE,
         world=World(0, 1),
         **ORDER,
@@ -63,10 +74,11 @@ def plain_list(streams: list[dict[str, Any]], cache: Path) -> list[list[int]]:
     return [[number for batch in loader for number in numbers_of(batch)] for _ in range(EPOCHS)]
 
 
-def kill_chain(streams: list[dict[str, Any]], tmp_path: Path, links: list[Links], seed: int) -> None:
-    """Run the jobs in turn, kill each but the last, and count what the model has learned up to each state."""
+def learned_by(
+    streams: list[dict[str, Any]], tmp_path: Path, links: list[Links], seed: int
+) -> Iterator[list[list[int]]]:
+    """Run the jobs in turn, killing each but the last; yield after each what the model has learned in each epoch."""
     rng = random.Random(seed)
-    expected = plain_list(streams, tmp_path / "plain")
     state = tmp_path / "state.json"
     learned: list[list[int]] = [[] for _ in range(EPOCHS)]
     reached = (0, 0)
@@ -74,10 +86,7 @@ def kill_chain(streams: list[dict[str, Any]], tmp_path: Path, links: list[Links]
         log = tmp_path / f"log-{number}"
         options = {
             "dataset": {
-                "streams": [
-                    {**stream, "local": str(tmp_path / f"cache-{place}")}
-                    for place, stream in enumerate(streams)
-                ],
+                "streams": weighted(streams, link, tmp_path / "cache"),
                 "epoch_size": EPOCH_SIZE,
                 **ORDER,
                 **link.batch,
@@ -107,10 +116,17 @@ def kill_chain(streams: list[dict[str, Any]], tmp_path: Path, links: list[Links]
                 if place <= reached:
                     numbers = line["numbers"]
                     learned[line["epoch"]] += numbers[: len(numbers) - line["padding"]]
-        if reached[0] < EPOCHS:  # so far it is a beginning of the plain list
-            assert Counter(learned[reached[0]]) == Counter(expected[reached[0]][: reached[1]])
+        assert sum(map(len, learned)) == reached[0] * EPOCH_SIZE + reached[1]
+        yield learned
     assert reached == (EPOCHS, 0)
-    assert [Counter(epoch) for epoch in learned] == [Counter(epoch) for epoch in expected]
+
+
+def kill_chain(streams: list[dict[str, Any]], tmp_path: Path, links: list[Links], seed: int) -> None:
+    """After each job, what was learned is the beginning of the plain list."""
+    expected = plain_list(streams, tmp_path / "plain")
+    for learned in learned_by(streams, tmp_path, links, seed):
+        for epoch, numbers in zip(expected, learned, strict=True):
+            assert Counter(numbers) == Counter(epoch[: len(numbers)])
 
 
 def place_in(state: Path) -> tuple[int, int]:
@@ -136,3 +152,18 @@ def test_longer_chains_of_killed_jobs_learn_each_sample_once(
     links = [*LINKS, LINKS[0]]
     random.Random(seed).shuffle(links)
     kill_chain(streams, tmp_path, links, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_chain_of_killed_jobs_with_other_weights_each_goes_on_in_every_stream(
+    streams: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    proportions = [(2, 3, 1), (1, 1, 1), (0, 1, 5), (7, 2, 1)]
+    links = [link._replace(proportions=each) for link, each in zip(LINKS, proportions, strict=False)]
+    ends = list(itertools.accumulate(SIZES, initial=0))
+    for learned in learned_by(streams, tmp_path, links, 4):
+        counts = Counter(itertools.chain.from_iterable(learned))
+        for begin, end in itertools.pairwise(ends):
+            times = [counts[number] for number in range(begin, end)]
+            assert max(times) - min(times) <= 1  # each pass is over before the next one begins
