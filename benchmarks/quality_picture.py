@@ -19,6 +19,7 @@ COLOURS = {
     "sliding": "#0b6e4f",
     "block": "#6a994e",
     "shard": "#a7c957",
+    "full": "#76c7b7",
     "py1e": "#d1495b",
     "py1br": "#edae49",
     "py1s": "#8d6a9f",

@@ -1,0 +1,111 @@
+"""The tables and the picture of shuffle quality, and that the page shows what the stored result holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.bench_quality import RANK_BATCH, RANKS, SAMPLES, SEED, samples_per_shard, sizes_of_shards
+from benchmarks.quality_picture import draw
+from benchmarks.quality_table import LIVE, MOST_NEEDED, NEEDED, beside, render_quality, summarize_quality
+from streamshard.order.batches import BatchPlan
+from streamshard.order.epoch import Order
+from streamshard.order.quality import shuffle_quality
+from streamshard.order.walk import Walk
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "shuffle-quality.md"
+RESULT = ROOT / "benchmarks" / "results" / "quality.json"
+
+
+def row(order: str, needed: float, effective: float, lanes: int = 1, **more: object) -> dict[str, object]:
+    found: dict[str, object] = {
+        "shards": 40,
+        "sizes": "equal",
+        "lanes": lanes,
+        "default": False,
+        "order": order,
+    }
+    found["party"] = "streamshard" if order == "sliding" else "peer"
+    return {**found, MOST_NEEDED: needed, "overall_shards": effective, **more}
+
+
+def test_ours_is_interpolated_at_the_peers_working_set() -> None:
+    rows = [
+        *(row("sliding", 4, 3), row("sliding", 8, 7), row("sliding", 40, 35)),
+        *(row("sliding", 16, 12, lanes=8), row("sliding", 32, 28, lanes=8)),
+        *(row("py1e", 6, 5), row("py1e", 24, 10, lanes=8), row("py1e", 41, 35), row("py1e", 3, 1)),
+        *(row("py1e", 3.95, 3), row("py1e", 6, 5, sizes="unequal")),
+    ]
+    (found,) = beside(rows)
+    assert (found.order, found.shards) == ("py1e", 40)
+    # 6: half-way from 3 to 7. 24: 20 with 8 lanes, 21 with one. 41: all. 3: nothing of ours. 3.95: nearly 4.
+    assert found.same_lanes == [1.0, 2.0, 1.0, 1.0]
+    assert found.any_lanes == [1.0, 2.1, 1.0, 1.0]
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, object]:
+    (found,) = json.loads(RESULT.read_text())
+    return found
+
+
+def test_the_page_shows_the_stored_result(result: dict[str, object]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    tables = [line for line in render_quality(result).splitlines() if line.startswith("|")]
+    assert [line for line in tables if line not in page] == []
+    assert (PAGE.parent / "shuffle-quality.svg").read_text(encoding="utf-8") == draw(result["rows"])
+    readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert [line for line in summarize_quality(result) if line not in readme] == []
+
+
+def test_the_picture_is_well_formed_and_shows_every_order(result: dict[str, object]) -> None:
+    rows = result["rows"]
+    picture = ElementTree.fromstring(draw(rows))
+    marks = picture.findall("{http://www.w3.org/2000/svg}circle")
+    shown = [row for row in rows if row["shards"] > 4 and row["sizes"] == "equal"]
+    assert len(marks) == 2 * len(shown) + len({row["order"] for row in rows}) + 1
+
+
+@pytest.mark.parametrize("shards", [4, 40, 400])
+def test_the_stored_result_is_what_the_code_gives(shards: int, result: dict[str, object]) -> None:
+    (stored,) = (
+        row
+        for row in result["rows"]
+        if (row["party"], row["order"], row["shards"], row["sizes"], row["default"])
+        == ("streamshard", "sliding", shards, "equal", True)
+    )
+    sizes = sizes_of_shards(shards, "equal", samples_per_shard(SAMPLES, shards))
+    order = Order([Walk(sizes, seed=SEED)])
+    plan = BatchPlan(order.num_samples, RANKS * RANK_BATCH)
+    first, second = (order.rank_batches(plan, epoch, 0, plan.num_batches).samples for epoch in (0, 1))
+    found = shuffle_quality(first, sizes, RANKS * RANK_BATCH, next_epoch=second).summary()
+    assert {name: stored[name] for name in found} == pytest.approx(found, rel=1e-4)
+
+
+def test_ours_is_at_least_as_good_where_as_many_shards_are_needed(result: dict[str, object]) -> None:
+    rows = result["rows"]
+    for found in beside(rows, MOST_NEEDED):
+        # The one exception, which the page names: 4 shards, 2 of them needed.
+        assert min(found.any_lanes) >= (0.985 if found.shards > 4 else 0.95), found
+    assert {found.order for found in beside(rows, NEEDED)} == {
+        "py1e",
+        "py1br",
+        "py1s",
+        "naive",
+        "index_shuffle",
+    }
+    assert list(beside(rows, LIVE))
+
+
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    exec(compile(code, str(PAGE), "exec"), {})
+    median, first, last, needed, fetches = map(float, capsys.readouterr().out.split())
+    assert 60 < median < 128
+    assert min(first, last) > 0.7
+    assert needed <= 136
+    assert 400 <= fetches <= 416
