@@ -14,6 +14,7 @@ from streamshard.order.timeline import Splice
 from streamshard.order.walk import StreamWalk
 
 _EXPLICIT_WINDOW = "shuffle_block_size"
+_LISTED = 20
 _ADVICE = ". Construct the dataset as in the run that saved the state, or start a new run without it"
 
 
@@ -61,7 +62,7 @@ def resume(
     found = list(_differences("seed", saved.seed, order.walks[0].seed))
     here = {**settings, "shuffle": order.walks[0].shuffle}
     for name in sorted({*saved.settings, *here}):
-        found += _differences(name, saved.settings.get(name, "nothing"), here.get(name, "nothing"))
+        found += _differences(f"{name:.100}", saved.settings.get(name, "nothing"), here.get(name, "nothing"))
     prints = [shortened(each) for each in fingerprints]
     matches, other = _matched(saved, names, prints)
     found += other
@@ -82,7 +83,8 @@ def resume(
     if found:
         raise StateError(
             "this state does not fit the dataset, so its position would mean other samples: "
-            + "; ".join(found)
+            + "; ".join(found[:_LISTED])
+            + (f"; and {len(found) - _LISTED} more differences" if len(found) > _LISTED else "")
             + _ADVICE
         )
     order = order.spliced(None, walks)
@@ -151,7 +153,7 @@ def _changed(
         if match is None
     ]
     notes += [
-        f"stream {stream.name or stream.key!r} is no longer there; it goes on at its sample {stream.cursor} if it "
+        f"stream {stream.name or stream.key!r:.100} is no longer there; it goes on at its sample {stream.cursor} if it "
         "comes back"
         for stream in saved.streams
         if stream.key not in kept
