@@ -136,7 +136,7 @@ def test_each_stream_goes_on_from_its_own_cursor_whatever_changes(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_each_stream_goes_on_from_its_own_cursor_in_thousands_of_chains(data):
     run_a_chain(data, 5)
