@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from streamshard._sizes import parse_count
 from streamshard.format.costs import MEASURES
+from streamshard.order.timeline import shared_out
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import OpenStream
@@ -81,9 +81,9 @@ def samples_per_epoch(
     if relative:
         proportions = [_exact(stream.proportion) for stream in streams]
         weights = sample_weights(streams, proportions, mean_costs)
-        chosen = _shared_out(sum(available) if epoch_size is None else epoch_size, weights)
+        chosen = list(shared_out(sum(available) if epoch_size is None else epoch_size, tuple(weights)))
     elif epoch_size is not None:
-        chosen = _shared_out(epoch_size, [Fraction(samples) for samples in available])
+        chosen = list(shared_out(epoch_size, tuple(Fraction(samples) for samples in available)))
     else:
         chosen = [_own(stream, samples) for stream, samples in zip(streams, available, strict=True)]
     _refuse_idle(streams, chosen, available)
@@ -214,20 +214,3 @@ def _said(streams: Sequence[Stream]) -> str:
 def _listed(texts: Sequence[str]) -> str:
     more = f", and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     return ", ".join(texts[:_LISTED]) + more
-
-
-def _shared_out(size: int, weights: Sequence[Fraction]) -> list[int]:
-    """Share ``size`` out in proportion to ``weights``, of which one at least is above 0, by largest remainder."""
-    # Whole numbers over one denominator: sums of fractions would reduce numbers of thousands of digits each time.
-    denominator = math.lcm(*(weight.denominator for weight in weights))
-    whole = [weight.numerator * (denominator // weight.denominator) for weight in weights]
-    total = sum(whole)
-    shares, remainders = [], []
-    for weight in whole:
-        share, remainder = divmod(size * weight, total)
-        shares.append(share)
-        remainders.append(remainder)
-    by_remainder = sorted(range(len(shares)), key=lambda number: (-remainders[number], number))
-    for number in by_remainder[: size - sum(shares)]:
-        shares[number] += 1
-    return shares

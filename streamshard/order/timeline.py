@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class Quotas:
                 raise ValueError(f"{len(weights)} weights for {len(self.per_epoch)} streams")
             if min(weights) < 0 or not any(weights):
                 raise ValueError(
-                    f"weights {[str(each) for each in weights]}: expected numbers >= 0, not all 0"
+                    f"weights {[float(each) for each in weights]}: expected numbers >= 0, not all 0"
                 )
 
     @property
@@ -118,8 +119,8 @@ class Quotas:
 
     def signature(self, keys: Sequence[int]) -> str:
         """Give a digest of all this and of the streams, by their keys, in their order."""
-        weights = [] if self.weights is None else [str(each) for each in self.weights]
-        changes = [(position, [str(each) for each in weights]) for position, weights in self.changes]
+        weights = [] if self.weights is None else _texts(self.weights)
+        changes = [(position, _texts(weights)) for position, weights in self.changes]
         text = repr((list(keys), list(self.per_epoch), weights, changes))
         return hashlib.blake2b(text.encode(), digest_size=_SIGNATURE_NBYTES).hexdigest()
 
@@ -230,13 +231,21 @@ def _eras(quotas: Quotas, eras: list[_Era], epoch: int, cursors: tuple[int, ...]
     return eras
 
 
+def _texts(weights: Sequence[Fraction]) -> list[str]:
+    # In hexadecimal: Python refuses to write out thousands of decimal digits.
+    return [f"{weight.numerator:x}/{weight.denominator:x}" for weight in weights]
+
+
 @lru_cache(maxsize=1024)
 def shared_out(size: int, weights: tuple[Fraction, ...]) -> tuple[int, ...]:
     """Share ``size`` out in proportion to weights, not all 0, by largest remainder; ties to the earlier one."""
-    total = sum(weights)
-    exact = [size * weight / total for weight in weights]
-    shares = [int(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda number: (shares[number] - exact[number], number))
+    # Whole numbers over one denominator: sums of fractions would reduce numbers of thousands of digits each time.
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    whole = [weight.numerator * (denominator // weight.denominator) for weight in weights]
+    total = sum(whole)
+    divided = [divmod(size * weight, total) for weight in whole]
+    shares = [share for share, _ in divided]
+    by_remainder = sorted(range(len(shares)), key=lambda number: (-divided[number][1], number))
     for number in by_remainder[: size - sum(shares)]:
         shares[number] += 1
     return tuple(shares)
