@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bench_convert, bench_order, bench_quality, bench_read, bench_start, bench_write
+from benchmarks import (
+    bench_convert,
+    bench_order,
+    bench_quality,
+    bench_read,
+    bench_replication,
+    bench_start,
+    bench_write,
+)
 from benchmarks.contest import Contest, Setting, hold
 from benchmarks.peers import PEERS, interpreters, set_up
 from benchmarks.survey import Survey, conduct
@@ -26,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "write": bench_write.write,
     "start": bench_start.start,
     "convert": bench_convert.convert,
+    "replication": bench_replication.replication,
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 TEXT_COLUMNS = {"number": "int", "text": "str"}
 BLOB_COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
+PICTURE_COLUMNS = {"number": "int", "picture": "jpeg"}
 
 
 def text_samples(count: int) -> Iterator[dict[str, Any]]:
@@ -26,9 +28,22 @@ def blob_samples(count: int) -> Iterator[dict[str, Any]]:
         yield {"number": number, "name": f"blob-{number}", "blob": blob}
 
 
+def picture_samples(count: int) -> Iterator[dict[str, Any]]:
+    """Yield {number: int, picture: JPEG of 256 x 256 with 32 x 32 smooth patches of colour}."""
+    from PIL import Image
+
+    for number in range(count):
+        seed = hashlib.shake_128(number.to_bytes(8, "little")).digest(32 * 32 * 3)
+        picture = Image.frombytes("RGB", (32, 32), seed).resize((256, 256), Image.Resampling.BICUBIC)
+        encoded = io.BytesIO()
+        picture.save(encoded, "JPEG", quality=85)
+        yield {"number": number, "picture": Image.open(encoded)}
+
+
 SAMPLES: dict[str, tuple[dict[str, str], Callable[[int], Iterator[dict[str, Any]]]]] = {
     "text": (TEXT_COLUMNS, text_samples),
     "blob": (BLOB_COLUMNS, blob_samples),
+    "picture": (PICTURE_COLUMNS, picture_samples),
 }
 """Kind -> columns and samples."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_read
+from benchmarks import bench_read, bench_replication
 from benchmarks.__main__ import BENCHMARKS, main, run
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
 from benchmarks.digest import digest_of_samples
@@ -23,6 +23,7 @@ SAMPLES = {
     "write": 40,
     "start": 1,
     "convert": 30,
+    "replication": 40,
 }
 
 
@@ -30,14 +31,27 @@ def test_a_size_is_known_for_every_benchmark() -> None:
     assert set(SAMPLES) == set(BENCHMARKS)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+# One whole benchmark starts some sixty processes that import torch: its first table is enough.
+_ALONE = [name for name in BENCHMARKS if name != "replication"]
+
+
+@pytest.mark.slow
+def test_replication_runs_on_text(tmp_path: Path) -> None:
+    setting = Setting({}, 1, tmp_path, SAMPLES["replication"])
+    result = hold(next(bench_replication.replication(setting)), setting)
+    _check([result])
+    fetched = [party["median"]["fetched_mib"] for party in result["parties"].values()]
+    assert 4 * fetched[0] == pytest.approx(fetched[1])
+
+
+@pytest.mark.parametrize("name", _ALONE)
 def test_benchmark_runs_without_peers(name: str, tmp_path: Path) -> None:
     _check(run([name], Setting({}, 1, tmp_path, SAMPLES[name])))
 
 
 @pytest.mark.mosaic
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", _ALONE)
 def test_benchmark_runs_beside_mosaicml_streaming(name: str, tmp_path: Path) -> None:
     python = os.environ.get("STREAMSHARD_MOSAIC_PYTHON")
     if not python:
