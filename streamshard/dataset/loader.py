@@ -89,6 +89,10 @@ class StreamingDataLoader(DataLoader[Any]):
 
     dataset: StreamingDataset
 
+    # Accelerate's prepare() hands a loader that says so on as it is. Any other one it deals out to the ranks, and
+    # each rank's share of the data, which is all that this loader gives, would be dealt out once more.
+    _is_accelerate_prepared = True
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] # ours counts what torch's yields
         """Begin the next epoch, or go on from a loaded state.
 
