@@ -29,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
 
     accelerator = Accelerator(cpu=True)
-    dataset = StreamingDataset(remote=options.dataset, shuffle=True, remainder="exact")
+    dataset = StreamingDataset(remote=options.dataset, shuffle=True)
     loader = StreamingDataLoader(dataset, batch_size=4, num_workers=options.workers)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
