@@ -34,6 +34,8 @@ _CHUNK_SAMPLES = 8192
 _AHEAD_NBYTES = 256 << 20
 _AHEAD_CHUNKS = 64
 _FETCH_THREADS = 4
+# Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
+_LOOKED_UP_PER_STREAM = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,17 @@ class Share:
         """Yield the worker's batches, some at a time: one at first, then ever more up to the number given."""
         last = self.plan.rank_num_batches(self.rank)
         first = self.worker + self.skip * self.workers
+        # Each look into the order costs something for every stream, so of many streams more is looked up at once.
+        size = max(1, self.plan.global_batch_size // self.plan.ranks)
+        most = max(batches_at_once, _LOOKED_UP_PER_STREAM * len(self.order.walks) // size)
         count = 1
         while first < last:
             end = min(last, first + count * self.workers)
-            yield self.order.rank_batches(self.plan, self.epoch, first, end, self.workers, self.rank)
+            found = self.order.rank_batches(self.plan, self.epoch, first, end, self.workers, self.rank)
+            for begin in range(0, len(found.padding), batches_at_once):
+                yield found.part(begin, begin + batches_at_once)
             first += count * self.workers
-            count = min(2 * count, batches_at_once)
+            count = min(2 * count, most)
 
 
 class Feed:

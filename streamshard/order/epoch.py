@@ -44,6 +44,14 @@ class RankBatches:
     bounds: NDArray[np.int64]
     padding: NDArray[np.int64]
 
+    def part(self, begin: int, end: int) -> RankBatches:
+        """Give the batches begin … end-1 of these, fewer where there are no more."""
+        bounds = self.bounds[begin : end + 1]
+        if begin == 0 and len(bounds) == len(self.bounds):
+            return self
+        first = bounds[0]
+        return RankBatches(self.samples[first : bounds[-1]], bounds - first, self.padding[begin:end])
+
 
 class Order:
     """The order of every epoch: a pure function of the walks, the epoch and the position.
@@ -356,8 +364,9 @@ class Order:
             number[here] = np.arange(spots.row.size)
         owner, number = owner[chosen], number[chosen]
         samples = np.empty(chosen.size, dtype=np.int64)
-        for stream, spots, _ in found:
-            mine = np.flatnonzero(owner == stream)
+        by_owner = np.argsort(owner, kind="stable")
+        ends = np.searchsorted(owner[by_owner], [stream for stream, _, _ in found], side="right")
+        for (stream, spots, _), mine in zip(found, np.split(by_owner, ends[:-1]), strict=True):
             samples[mine] = self.walks[stream].samples(spots, number[mine]) + self._first_ids[stream]
         return samples
 
