@@ -27,6 +27,7 @@ from streamshard.storage.cache import NodeCache
 from streamshard.testing import assert_resumes_exactly
 from tests.support import damage
 from tests.support.loading import make_loader, text_dataset
+from tests.support.ranks import Job, lines_of
 from tests.support.small_datasets import write_dataset
 from tests.support.spoiled import (
     BAD,
@@ -711,6 +712,30 @@ def test_b048_a_broken_sample_leaves_all_ranks_with_equal_batches(
     assert set(seen) == set(range(SAMPLES)) - {7}
     assert seen.total() == (SAMPLES - 1 if mode == "skip" else SAMPLES)
     assert [each.left_out for each in reads].count((1, 0)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["skip", "replace"])
+def test_b048_ranks_that_wait_for_each_other_at_every_step_end_their_epochs(
+    twins: Twins, tmp_path: Path, mode: str
+) -> None:
+    dataset = {"local": str(twins.spoiled), "shuffle": True, "on_error": mode, "error_limit": 0.5}
+    options = {
+        "dataset": dataset,
+        "loader": {"kind": "streaming", "batch_size": 8, "num_workers": 1},
+        "log": str(tmp_path / "log"),
+        "epochs": 2,
+        "collective": True,
+    }
+    with Job("train", 3, options) as job:
+        job.wait()
+    lines = [lines_of(tmp_path / f"log.{rank}") for rank in range(3)]
+    assert [len(each) for each in lines] == [20, 20, 20]
+    for epoch in range(2):
+        seen = [
+            number for each in lines for line in each if line["epoch"] == epoch for number in line["numbers"]
+        ]
+        assert set(seen) == GOOD
 
 
 def test_the_cut_shard_is_cut(twins: Twins) -> None:
