@@ -42,6 +42,11 @@ def storage_option(command: F) -> F:
     )(command)
 
 
+def key_option(command: F) -> F:
+    """Add ``--key PLACE``, given to the command as ``key``."""
+    return click.option("--key", metavar="PLACE", help="Which state, where the file holds several.")(command)
+
+
 def json_option(command: F) -> F:
     """Add ``--json``, given to the command as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

@@ -17,6 +17,7 @@ from streamshard.order.epoch import BATCHINGS, Order
 if TYPE_CHECKING:
     from streamshard.dataset.source import OpenStream
     from streamshard.order.position import Setting
+    from streamshard.order.timeline import Quotas
 
 SAMPLINGS = ("balanced", "fixed")
 
@@ -50,20 +51,21 @@ class Ordering:
                 "use sampling_method='balanced'"
             )
 
-    def states(self, opened: Sequence[OpenStream]) -> States:
-        """Make the order of opened streams.
+    def states(self, opened: Sequence[OpenStream], quotas: Quotas | None = None) -> States:
+        """Make the order of opened streams; of which epochs take ``quotas``, where these are known already.
 
         Raises:
             ValueError, TopologyError, TypeError: arguments that contradict each other or the streams.
         """
         streams = [each.stream for each in opened]
-        quotas = quotas_of(
-            streams,
-            [each.index.num_samples for each in opened],
-            parse_epoch_size(self.epoch_size),
-            mean_costs_of(opened, self.weight_by),
-            self.mixture,
-        )
+        if quotas is None:
+            quotas = quotas_of(
+                streams,
+                [each.index.num_samples for each in opened],
+                parse_epoch_size(self.epoch_size),
+                mean_costs_of(opened, self.weight_by),
+                self.mixture,
+            )
         walks = walks_of(
             opened,
             most_samples(quotas),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,7 @@ from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.position import Setting, State, StreamState
-from streamshard.order.resume import resume
-
-logger = logging.getLogger(__name__)
+from streamshard.order.resume import differences, resume
 
 MAX_EPOCH = (1 << 53) - 2
 """Last epoch that a state can name together with the one after it."""
@@ -28,12 +25,14 @@ class Loaded:
         epoch, position: where it goes on.
         progress: what one worker had taken from there, where one had saved it.
         is_other_order: whether the order differs from the one before, so that copies of it are outdated.
+        notes: what is other than where the state was saved, and was allowed for; a sentence each.
     """
 
     epoch: int
     position: int
     progress: dict[str, int] | None
     is_other_order: bool
+    notes: tuple[str, ...] = ()
 
 
 class States:
@@ -98,8 +97,17 @@ class States:
                 "this state counts what one worker of one rank has read, so nothing may have changed since: "
                 + "; ".join(resumed.notes)
             )
-        for note in resumed.notes:
-            logger.warning("state: %s", note)
         before = self.order
         self.order, self._gone = resumed.order, resumed.gone
-        return Loaded(resumed.epoch, resumed.position, progress, not self.order.is_same(before))
+        is_other = not self.order.is_same(before)
+        return Loaded(resumed.epoch, resumed.position, progress, is_other, resumed.notes)
+
+    def differences(self, state: State) -> list[str]:
+        """List what ``load`` would refuse a state for, each as "seed was 1 and is 2"; empty where it fits."""
+        return differences(
+            self._constructed,
+            state,
+            settings=self._settings,
+            names=self._names,
+            fingerprints=self._fingerprints,
+        )

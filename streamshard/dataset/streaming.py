@@ -389,6 +389,8 @@ class StreamingDataset(IterableDataset[Any]):
         """
         state, left_out = take_left_out(state)
         loaded = self._states.load(state)
+        for note in loaded.notes:
+            logger.warning("state: %s", note)
         self._turns.load(loaded.epoch, loaded.position, loaded.progress, is_other_order=loaded.is_other_order)
         self._left_out_before, self._left_out_at = left_out, self._turns.next()
 

@@ -122,8 +122,8 @@ class Whereabouts:
         document["samples"] = list(document["samples"])
         return document
 
-    def stream_rows(self) -> list[tuple[str, ...]]:
-        """Return the streams as rows of a table, its head included."""
+    def stream_rows(self, most: int | None = None) -> list[tuple[str, ...]]:
+        """Return the first streams as rows of a table, its head included."""
         head = ("stream", "samples", "cursor", "pass", "place in pass", "of epoch", "where")
         rows = [
             (
@@ -135,7 +135,7 @@ class Whereabouts:
                 f"{each.taken:,}",
                 each.place,
             )
-            for each in self.streams[:_SHOWN_STREAMS]
+            for each in self.streams[:most]
         ]
         return [head, *rows]
 
@@ -170,7 +170,7 @@ class Whereabouts:
         )
 
     def __str__(self) -> str:
-        lines = [self.headline(), *_aligned(self.stream_rows())]
+        lines = [self.headline(), *_aligned(self.stream_rows(_SHOWN_STREAMS))]
         if len(self.streams) > _SHOWN_STREAMS:
             lines.append(f"  and {len(self.streams) - _SHOWN_STREAMS:,} more streams")
         if not self.samples:

@@ -25,6 +25,8 @@ _MAX_EPOCH = (1 << 53) - 1
 _MAX_SEED = (1 << 64) - 1
 _MAX_KEY = (1 << 31) - 1
 _MAX_CURSOR = (_MAX_EPOCH + 1) * MAX_SAMPLES
+_MAX_PASSES = 1 << 63  # the random words of a pass depend on 64 bits of its number
+_MAX_WINDOW = (1 << 31) - 1
 _MOSAIC_KEYS = frozenset(
     {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed", "initial_physical_nodes"}
 )
@@ -284,13 +286,14 @@ def _stream(document: object, columns: Sequence[str], where: str) -> StreamState
     texts = data.split(",") if isinstance(data, str) else []
     if not texts or len(texts) > 32 or not all(_PRINT_TEXT.fullmatch(text) for text in texts):
         raise StateError(f"{where}: 'data' is {_shown(data)}, expected digests such as 'layout=…,xxh64=…'")
+    samples = _integer(fields, "samples", 1, MAX_SAMPLES, where)
     return StreamState(
         name=name,
         key=_integer(fields, "key", 0, _MAX_KEY, where),
-        num_samples=_integer(fields, "samples", 1, MAX_SAMPLES, where),
+        num_samples=samples,
         lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
-        window=_integer(fields, "window", 1, MAX_SAMPLES, where),
-        cursor=_integer(fields, "cursor", 0, _MAX_CURSOR, where),
+        window=_integer(fields, "window", 1, _MAX_WINDOW, where),
+        cursor=_integer(fields, "cursor", 0, min(_MAX_CURSOR, _MAX_PASSES * samples), where),
         share=_integer(fields, "share", 0, MAX_SAMPLES, where),
         fingerprints=dict(text.split("=") for text in texts),
         taken=_integer(fields, "taken", 0, 2 * MAX_SAMPLES, where) if "taken" in fields else 0,

@@ -59,6 +59,42 @@ def resume(
     Raises:
         StateError: a difference that would make other samples of the state's cursors; lists all of them.
     """
+    found, matches, walks = _compared(order, saved, settings, names, fingerprints)
+    if found:
+        raise StateError(
+            "this state does not fit the dataset, so its position would mean other samples: "
+            + "; ".join(found[:_LISTED])
+            + (f"; and {len(found) - _LISTED} more differences" if len(found) > _LISTED else "")
+            + _ADVICE
+        )
+    order = order.spliced(None, walks)
+    given = _given_in_segment(saved, order.batching)
+    same = [match is stream for match, stream in zip(matches, saved.streams, strict=False)]
+    if len(matches) == len(saved.streams) and all(same) and saved.mixture == order.signature:
+        return _continued(order, saved, given)
+    return _changed(order, saved, given, matches, names)
+
+
+def differences(
+    order: Order,
+    saved: State,
+    *,
+    settings: Mapping[str, Setting],
+    names: Sequence[str | None],
+    fingerprints: Sequence[Mapping[str, str]],
+) -> list[str]:
+    """List what is other than in a state and must not be, each as "seed was 1 and is 2"; arguments as above."""
+    return _compared(order, saved, settings, names, fingerprints)[0]
+
+
+def _compared(
+    order: Order,
+    saved: State,
+    settings: Mapping[str, Setting],
+    names: Sequence[str | None],
+    fingerprints: Sequence[Mapping[str, str]],
+) -> tuple[list[str], list[StreamState | None], list[StreamWalk]]:
+    """Give the differences, each stream's state, and the walks that go on with these."""
     found = list(_differences("seed", saved.seed, order.walks[0].seed))
     here = {**settings, "shuffle": order.walks[0].shuffle}
     for name in sorted({*saved.settings, *here}):
@@ -80,19 +116,7 @@ def resume(
             found += _differences(f"{where} window", match.window, walk.window)
         # A window that follows from the streams' shares stays what it was: what is live must not change midway.
         walks.append(walk if found else walk.renewed(stream=match.key, window=match.window))
-    if found:
-        raise StateError(
-            "this state does not fit the dataset, so its position would mean other samples: "
-            + "; ".join(found[:_LISTED])
-            + (f"; and {len(found) - _LISTED} more differences" if len(found) > _LISTED else "")
-            + _ADVICE
-        )
-    order = order.spliced(None, walks)
-    given = _given_in_segment(saved, order.batching)
-    same = [match is stream for match, stream in zip(matches, saved.streams, strict=False)]
-    if len(matches) == len(saved.streams) and all(same) and saved.mixture == order.signature:
-        return _continued(order, saved, given)
-    return _changed(order, saved, given, matches, names)
+    return found, matches, walks
 
 
 def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:

@@ -72,9 +72,9 @@ def test_any_text_is_shown_under_an_ascii_locale(tmp_path: Path) -> None:
     assert "\\u65e5\\u672c\\u8a9e \\U0001f642" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["info", "show", "verify", "merge"])
+@pytest.mark.parametrize("name", ["info", "show", "verify", "merge", "state", "state show"])
 def test_help_fits_one_screen(name: str) -> None:
-    line = [sys.executable, "-m", "streamshard.cli.main", name, "--help"]
+    line = [sys.executable, "-m", "streamshard.cli.main", *name.split(), "--help"]
     done = subprocess.run(
         line, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
     )
