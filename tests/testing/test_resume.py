@@ -143,6 +143,29 @@ def test_streams_with_weights_resume_exactly_in_every_world(tmp_path):
     assert_resumes_exactly(make_loader, epochs=3)
 
 
+@pytest.mark.parametrize(
+    ("order", "worlds"),
+    [
+        ({"batching_method": "per_stream"}, (1, 2, 3)),
+        ({"batching_method": "device_per_stream"}, (2,)),
+        ({"batching_method": "stratified", "sampling_method": "fixed", "epoch_size": 8}, (1, 3)),
+        ({"mixture": [(0, {0: 1, 1: 1}), (9, {0: 5, 1: 1})]}, (1, 3)),
+    ],
+    ids=["per_stream", "device_per_stream", "fixed", "mixture"],
+)
+def test_every_way_to_mix_streams_resumes_exactly(tmp_path, order, worlds):
+    streams = []
+    for number, sizes in enumerate([[5, 6, 2], [3, 4]]):
+        (tmp_path / str(number)).mkdir()
+        streams.append(Stream(local=write_numbers(tmp_path / str(number), sizes, first=100 * number)))
+
+    def make_loader(world):
+        dataset = StreamingDataset(streams=streams, shuffle=True, world=world, global_batch_size=6, **order)
+        return StreamingDataLoader(dataset)
+
+    assert_resumes_exactly(make_loader, worlds=worlds)
+
+
 def test_batches_of_everything_are_compared(make):
     class Rich(Wrapper):
         def __iter__(self):
