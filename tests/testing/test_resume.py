@@ -166,6 +166,21 @@ def test_every_way_to_mix_streams_resumes_exactly(tmp_path, order, worlds):
     assert_resumes_exactly(make_loader, worlds=worlds)
 
 
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_loader_that_leaves_samples_out_resumes_exactly(make, on_error):
+    def refuse(sample):
+        if sample["number"] % 7 == 3:
+            raise ValueError("a bad sample")
+        return sample
+
+    def make_loader(world=None):
+        how = {"transform": refuse, "on_error": on_error, "error_limit": SAMPLES}
+        return make(world, batch_size=None, global_batch_size=12, **how)
+
+    assert_resumes_exactly(lambda: make_loader())
+    assert_resumes_exactly(make_loader, worlds=(2, 1), random_cuts=8)
+
+
 def test_batches_of_everything_are_compared(make):
     class Rich(Wrapper):
         def __iter__(self):
