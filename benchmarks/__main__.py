@@ -17,6 +17,7 @@ from benchmarks import (
     bench_quality,
     bench_read,
     bench_replication,
+    bench_scale,
     bench_start,
     bench_write,
 )
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "blob": bench_read.blob,
     "access": bench_read.access,
     "order": bench_order.order,
+    "scale": bench_scale.scale,
     "quality": bench_quality.quality,
     "write": bench_write.write,
     "start": bench_start.start,

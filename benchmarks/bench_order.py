@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.contest import OURS, Contest, Party, Setting
-from benchmarks.memory import forget_peak, peak_nbytes, private_nbytes, resident_nbytes
+from benchmarks.memory import Meter
 
 MOSAIC = "mosaicml-streaming"
 SAMPLES = 1_000_000_000
@@ -60,23 +59,6 @@ def _sizes(samples: int) -> Any:
     return np.diff(cuts)
 
 
-class _Meter:
-    """Seconds and memory from its making until ``read``."""
-
-    def __init__(self) -> None:
-        forget_peak()
-        self._private, self._resident = private_nbytes(), resident_nbytes()
-        self._start = time.perf_counter()
-
-    def read(self) -> dict[str, float]:
-        seconds = time.perf_counter() - self._start
-        return {
-            "seconds": seconds,
-            "private_mb": (private_nbytes() - self._private) / 1e6,
-            "peak_mb": (peak_nbytes() - self._resident) / 1e6,
-        }
-
-
 def order_streamshard(samples: int, at: float) -> dict[str, float]:
     """Make the order and the first batch from a position on."""
     from streamshard.order.batches import BatchPlan
@@ -84,7 +66,7 @@ def order_streamshard(samples: int, at: float) -> dict[str, float]:
     from streamshard.order.walk import Walk
 
     sizes = _sizes(samples)
-    meter = _Meter()
+    meter = Meter()
     made = Order([Walk(sizes, seed=9176)])
     plan = BatchPlan(
         num_samples=samples, global_batch_size=min(BATCH_SIZE, samples), ranks=1, start=int(at * samples)
@@ -118,7 +100,7 @@ def order_mosaic(samples: int) -> dict[str, float]:
         resample_streams=lambda epoch: (sizes, np.arange(samples)),
     )
     world = SimpleNamespace(num_nodes=1, ranks_per_node=1, workers_per_rank=1)
-    meter = _Meter()
+    meter = Meter()
     work = generate_work_random_batching(dataset, world, 0, 0)
     measured = meter.read()
     if np.unique(work.ravel()[:BATCH_SIZE]).size != min(BATCH_SIZE, samples):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 
-def private_nbytes() -> int:
-    """Bytes that only this process has (USS): what ending it would free."""
-    text = Path("/proc/self/smaps_rollup").read_text()
+def private_nbytes(pid: int | str = "self") -> int:
+    """Bytes that only this process, or another one, has (USS): what ending it would free."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return sum(
         int(line.split()[1]) * 1024
         for line in text.splitlines()
@@ -35,3 +36,20 @@ def _status(key: str) -> int:
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
     raise OSError(f"/proc/self/status has no {key}")
+
+
+class Meter:
+    """Seconds and memory from its making until ``read``."""
+
+    def __init__(self) -> None:
+        forget_peak()
+        self._private, self._resident = private_nbytes(), resident_nbytes()
+        self._start = time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self._start
+        return {
+            "seconds": seconds,
+            "private_mb": (private_nbytes() - self._private) / 1e6,
+            "peak_mb": (peak_nbytes() - self._resident) / 1e6,
+        }

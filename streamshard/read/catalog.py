@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from streamshard.format.index import FileInfo, Index, ShardInfo
     from streamshard.storage.store import Store
 
-# A hundred thousand shards of twenty columns take some 100 MB of JSON; a file beyond this is no index.
-MAX_INDEX_NBYTES = 512 << 20
+# A million shards of twenty columns take some 1,000 MB of JSON; a file beyond this is no index.
+MAX_INDEX_NBYTES = 1 << 30
 # One hash is enough to find damage, so the quickest of those in the index is computed; others come after
 # these.
 _QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")
@@ -39,7 +39,7 @@ def load_index(store: Store, *, split: str | None = None, tables: Path | None = 
     Raises:
         BlobNotFoundError: there is none; the message says what is there instead and what to do.
         FormatError: it is malformed.
-        StorageError: the place cannot be read, or the file has more than 512 MiB.
+        StorageError: the place cannot be read, or the file has more than 1 GiB.
     """
     key = key_in(split, INDEX_BASENAME)
     path = store.local_path(key)

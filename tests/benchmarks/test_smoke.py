@@ -20,6 +20,7 @@ SAMPLES = {
     "access": 300,
     "order": 20_000,
     "quality": 320,
+    "scale": 20,
     "write": 40,
     "start": 1,
     "convert": 30,
