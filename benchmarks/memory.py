@@ -39,17 +39,18 @@ def _status(key: str) -> int:
 
 
 class Meter:
-    """Seconds and memory from its making until ``read``."""
+    """Seconds, those of CPU, and memory from its making until ``read``."""
 
     def __init__(self) -> None:
         forget_peak()
         self._private, self._resident = private_nbytes(), resident_nbytes()
-        self._start = time.perf_counter()
+        self._start, self._cpu = time.perf_counter(), time.process_time()
 
     def read(self) -> dict[str, float]:
         seconds = time.perf_counter() - self._start
         return {
             "seconds": seconds,
+            "cpu_s": time.process_time() - self._cpu,
             "private_mb": (private_nbytes() - self._private) / 1e6,
             "peak_mb": (peak_nbytes() - self._resident) / 1e6,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import Index, ShardInfo
     from streamshard.format.schema import Schema
+
+_OPENING_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,18 @@ class OpenStream:
 
     def _blob_of(self, info: ShardInfo) -> Blob:
         return shard_blob(info, split=self.split, validate_hash=self.validate_hash, keep_zip=self._keep_zip)
+
+
+def open_streams(streams: Sequence[Stream], defaults: Fetching) -> list[OpenStream]:
+    """Open streams, many at once where their indexes come from other machines. Raises the first one's error."""
+    remote = sum(1 for stream in streams if stream.remote is not None and not is_local(stream.remote))
+    if remote < 2:
+        return [OpenStream(stream, defaults) for stream in streams]
+    pool = ThreadPoolExecutor(min(remote, _OPENING_THREADS), thread_name_prefix="streamshard-open")
+    try:
+        return list(pool.map(OpenStream, streams, [defaults] * len(streams)))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Source:

@@ -2,7 +2,8 @@
 
 Most entries of an index are alike but for a name, some hashes and some counts. Once enough alike have been seen, the
 text of the last one, with these places left open, becomes a pattern, and whatever matches it needs no JSON parser.
-Everything else is parsed and checked as usual.
+Everything else is parsed and checked as usual. Patterns are remembered for the next index: a mixture may have a
+thousand of them, small and alike.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from streamshard.format.shard_table import Kind, ShardTable, TableBuilder
 # Making a pattern costs what parsing some hundred entries does.
 _ALIKE_BEFORE_PATTERN = 256
 _MOST_PATTERNS = 16
+_MOST_REMEMBERED = 64
+_LONGEST_PATTERN = 1 << 16
 _AT_ONCE = 4096
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -89,8 +92,6 @@ class _Scanner:
         at = self._expect("[", at)
         if text[at : at + 1] == "]":
             return at + 1
-        last: Kind | None = None
-        alike = 0
         while True:
             for pattern in self._patterns:
                 count, at = pattern.take(text, at, builder)
@@ -101,14 +102,10 @@ class _Scanner:
                 entry, at = self._decode(text, begin)
                 info = self._parser.entry(entry)
                 builder.add(info)
-                kind = Kind.of(info)
-                alike = alike + 1 if kind == last else 1
-                last = kind
-                if alike >= _ALIKE_BEFORE_PATTERN and len(self._patterns) < _MOST_PATTERNS:
-                    alike = 0
-                    made = _Pattern.of(text[begin:at], entry, info)
-                    if made is not None:
-                        self._patterns.append(made)
+                if len(self._patterns) < _MOST_PATTERNS:
+                    known = _REMEMBERED.pattern(text[begin:at], entry, info)
+                    if known is not None and known not in self._patterns:
+                        self._patterns.append(known)
             at = self._skip(at)
             if text[at : at + 1] == "]":
                 return at + 1
@@ -147,7 +144,7 @@ class _Pattern:
     def of(cls, text: str, entry: dict[str, Any], info: ShardInfo) -> _Pattern | None:
         """Make the pattern of an entry that was found to be good; None for one written in an unusual way."""
         write = next((write for write in _WRITERS if write(entry) == text), None)
-        if write is None:
+        if write is None or len(text) > _LONGEST_PATTERN:
             return None
         opened = copy.deepcopy(entry)
         token = secrets.token_hex(8)
@@ -179,6 +176,10 @@ class _Pattern:
             for number, literal in zip(order, pieces[2::2], strict=True)
         )
         return cls(expression, Kind.of(info), {path: order.index(place) for path, place in places.items()})
+
+    def fits(self, text: str) -> bool:
+        """Whether an entry begins as the pattern does, and so is written in the same way."""
+        return self._match(text) is not None
 
     def take(self, text: str, at: int, builder: TableBuilder) -> tuple[int, int]:
         """Add the entries from ``at`` on that match; return how many, and where the last one ends.
@@ -229,3 +230,46 @@ class _Pattern:
     @staticmethod
     def _counts(found: list[tuple[str, ...]], place: int) -> array[int]:
         return array("q", map(int, map(itemgetter(place), found)))
+
+
+class _Remembered:
+    """How often entries of a kind were parsed, and the pattern of those that came often; the last kinds only.
+
+    Threads may use it at once: at worst they count one entry less, or make a pattern twice.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Kind, int] = {}
+        self._patterns: dict[Kind, _Pattern] = {}
+
+    def pattern(self, text: str, entry: dict[str, Any], info: ShardInfo) -> _Pattern | None:
+        """Count an entry that was parsed; return the pattern of its kind if there is one by now."""
+        kind = Kind.of(info)
+        found = self._patterns.get(kind)
+        if found is not None and found.fits(text):
+            return found
+        found = None
+        count = self._counts.pop(kind, 0) + 1
+        if count >= _ALIKE_BEFORE_PATTERN:
+            count = 0
+            found = _Pattern.of(text, entry, info)
+            if found is not None:
+                self._patterns[kind] = found
+                _shorten(self._patterns)
+        self._counts[kind] = count
+        _shorten(self._counts)
+        return found
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._counts.clear()
+        self._patterns.clear()
+
+
+def _shorten(known: dict[Kind, Any]) -> None:
+    """Forget the eldest ones."""
+    for kind in list(known)[: max(0, len(known) - _MOST_REMEMBERED)]:
+        known.pop(kind, None)
+
+
+_REMEMBERED = _Remembered()

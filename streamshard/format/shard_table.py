@@ -117,6 +117,8 @@ class ShardTable:
 
     def first_of_kinds(self) -> list[int]:
         """Give the first shard of each kind that occurs, in ascending order."""
+        if len(self.kinds) == 1:
+            return [0][: self.num_shards]
         return sorted(np.unique(self.kind, return_index=True)[1].tolist())
 
     def counts_of_kinds(self) -> list[tuple[Kind, int]]:

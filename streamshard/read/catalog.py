@@ -13,7 +13,7 @@ from streamshard.format.index import INDEX_BASENAME, parse_index
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
-from streamshard.read.tables import node_index
+from streamshard.read.tables import DIGEST_NBYTES, known_index, node_index
 from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ def load_index(store: Store, *, split: str | None = None, tables: Path | None = 
     key = key_in(split, INDEX_BASENAME)
     path = store.local_path(key)
     source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path.absolute())
+    if tables is not None and path is not None and (known := known_index(path, tables)) is not None:
+        return known
     try:
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:
         raise BlobNotFoundError(explain_missing_index(store, split, source)) from error
-    digest = hashlib.blake2b(text, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(text, digest_size=DIGEST_NBYTES).hexdigest()
     if tables is None:
         return parse_index(text, source=source), digest
     return node_index(text, digest, source=source, directory=tables), digest

@@ -8,10 +8,12 @@ cannot be written, each process has a table of its own.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import mmap
 import multiprocessing.context
 import os
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 KEPT_FROM_NBYTES = 1 << 20
 """Texts below this (some 3,000 shards) are parsed in the time that a file takes to be looked up."""
+DIGEST_NBYTES = 16
 _FOLDER = "tables"
 _SUFFIX = f".v{VERSION}.table"
 # A table that nobody opened for so long, and an unfinished one of a process that was killed, are deleted.
@@ -65,9 +68,7 @@ def node_index(text: bytes, digest: str, *, source: str, directory: Path) -> Ind
     if len(text) < KEPT_FROM_NBYTES:
         return parse_index(text, source=source)
     try:
-        place = shared_directory(directory)
-        path = place.hidden / _FOLDER / f"{digest}{_SUFFIX}"
-        place.refuse_links(path.parent)
+        path = _path_of(digest, directory)
     except StorageError as error:
         logger.debug("no table of shards is kept: %s", error)
         return parse_index(text, source=source)
@@ -76,13 +77,41 @@ def node_index(text: bytes, digest: str, *, source: str, directory: Path) -> Ind
         return found
     index = parse_index(text, source=source)
     try:
-        place.make(path.parent)
+        shared_directory(directory).make(path.parent)
         _write(path, index, digest)
     except (StorageError, OSError) as error:
         logger.debug("%s: the table of shards cannot be kept: %s", path, error)
         return index
     _sweep(path)
     return open_table(path, digest) or index
+
+
+def known_index(file: Path, directory: Path) -> tuple[Index, str] | None:
+    """Take the table of an index in a local file, and its digest, without holding the text in memory.
+
+    None where there is no such table, or where the file is small or cannot be read: then it is for ``node_index``.
+    """
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size < KEPT_FROM_NBYTES:  # to open a pipe would hang
+            return None
+        with file.open("rb") as text:
+            hashed = hashlib.blake2b(digest_size=DIGEST_NBYTES)
+            piece = memoryview(bytearray(1 << 20))
+            while count := text.readinto(piece):
+                hashed.update(piece[:count])
+        digest = hashed.hexdigest()
+        index = open_table(_path_of(digest, directory), digest)
+    except (OSError, StorageError):
+        return None
+    return None if index is None else (index, digest)
+
+
+def _path_of(digest: str, directory: Path) -> Path:
+    place = shared_directory(directory)
+    path = place.hidden / _FOLDER / f"{digest}{_SUFFIX}"
+    place.refuse_links(path.parent)
+    return path
 
 
 def open_table(path: Path, digest: str) -> MappedIndex | None:

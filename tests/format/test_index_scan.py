@@ -69,6 +69,7 @@ def naive(text: bytes) -> list[ShardInfo]:
 def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_scan, "_ALIKE_BEFORE_PATTERN", 2)
     monkeypatch.setattr(index_scan, "_AT_ONCE", 3)
+    index_scan._REMEMBERED.clear()
 
 
 @given(shards=entries(), writer=st.sampled_from(WRITERS), after=st.booleans())
@@ -103,6 +104,33 @@ def test_entries_that_are_alike_are_taken_by_pattern(monkeypatch: pytest.MonkeyP
     assert found is not None
     assert found[0].num_shards == 50
     assert len(parsed) == 2
+    found = scan_index(text_of(usual(50)))  # the next index, another process may have written it otherwise
+    assert found is not None
+    assert len(parsed) == 3
+    for count in (6, 7):
+        document = {"shards": usual(50), "version": 2}
+        found = scan_index(json.dumps(document, separators=(",", ":")).encode())
+        assert found is not None
+        assert found[0].num_shards == 50
+        assert len(parsed) == count - 1
+
+
+def test_few_kinds_are_remembered() -> None:
+    for number in range(70):
+        entries = usual(4)
+        for entry in entries:
+            entry["size_limit"] = number
+        assert scan_index(text_of(entries)) is not None
+    assert len(index_scan._REMEMBERED._patterns) == len(index_scan._REMEMBERED._counts) == 64
+
+
+def test_an_entry_of_great_length_makes_no_pattern() -> None:
+    entries = usual(10)
+    for entry in entries:
+        entry["later"] = "x" * 70_000
+    text = text_of(entries)
+    assert parse_index(text, source="x").shards == naive(text)
+    assert index_scan._REMEMBERED._patterns == {}
 
 
 @pytest.mark.parametrize(

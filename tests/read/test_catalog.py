@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ import pytest
 
 from streamshard.errors import BlobNotFoundError, ChecksumError, FormatError, StorageError
 from streamshard.format.index import FileInfo, ShardInfo
-from streamshard.read import catalog
+from streamshard.read import catalog, tables
 from streamshard.read.catalog import load_index, shard_blob
-from streamshard.storage import NodeCache, Store, open_store
+from streamshard.storage import NodeCache, RetryPolicy, Store, open_store
 from tests.support.small_datasets import text_samples, write_dataset
 
 
@@ -85,8 +86,6 @@ def test_a_blob_goes_through_the_cache(
 def test_b073_a_damaged_download_is_named_and_not_left_in_the_cache(
     tmp_path: Path, compression: str | None, validate: str | bool | None
 ) -> None:
-    from streamshard.storage import RetryPolicy
-
     data = tmp_path / "data"
     (info,) = write_dataset(data, text_samples(9), compression=compression, hashes=["sha1", "xxh64"])
     path = data / info.stored.basename
@@ -140,3 +139,44 @@ def test_an_index_with_a_thousand_shards_shares_its_schema(tmp_path: Path) -> No
     index, _ = load_index(open_store(tmp_path))
     assert len({id(info.schema) for info in index.shards}) == 1
     assert json.loads((tmp_path / "index.json").read_text())["version"] == 2
+
+
+def test_an_index_that_is_known_is_not_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "KEPT_FROM_NBYTES", 1000)
+    write_dataset(tmp_path / "a", text_samples(40))
+    store = open_store(tmp_path / "a")
+    plain, digest = load_index(store)
+    assert load_index(store, tables=tmp_path / "cache")[0].shards == plain.shards
+    real = type(store).read
+
+    def refuse(*arguments: object, **options: object) -> bytes:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(type(store), "read", refuse)
+    index, found = load_index(store, tables=tmp_path / "cache")
+    assert (index.shards, found) == (plain.shards, digest)
+    assert isinstance(index, tables.MappedIndex)
+    with pytest.raises(AssertionError, match="read"):  # no table elsewhere
+        load_index(store, tables=tmp_path / "other")
+    monkeypatch.setattr(type(store), "read", real)
+    write_dataset(tmp_path / "a", text_samples(50))
+    index, found = load_index(store, tables=tmp_path / "cache")
+    assert found != digest
+    assert index.num_samples == 50
+
+
+@pytest.mark.parametrize("kind", ["nothing", "directory", "pipe"])
+def test_b070_what_is_no_index_file_is_named_as_without_tables(tmp_path: Path, kind: str) -> None:
+    if kind == "directory":
+        (tmp_path / "index.json").mkdir()
+    elif kind == "pipe":
+        os.mkfifo(tmp_path / "index.json")
+    store = open_store(tmp_path, retry=RetryPolicy(attempts=1))
+    errors = []
+    for place in (None, tmp_path / "cache"):
+        with pytest.raises(StorageError) as caught:
+            load_index(store, tables=place)
+        errors.append(str(caught.value).split(" in ")[0])
+    assert errors[0] == errors[1]
