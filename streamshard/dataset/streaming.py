@@ -29,7 +29,7 @@ from streamshard.dataset.settings import (
     streams_of,
 )
 from streamshard.dataset.sieve import Sieve
-from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
+from streamshard.dataset.source import Decoding, Fetching, Source, open_streams
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.tolerance import Tolerance
 from streamshard.errors import StateError
@@ -183,7 +183,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
             decode_images=decode_images,
             writeable_arrays=writeable_arrays,
         )
-        opened = [OpenStream(stream, fetching) for stream in self.streams]
+        opened = open_streams(self.streams, fetching)
         source = Source(opened, decoding)
         self._decode_images = decode_images
         topology = Topology(world_of(world, replication))
