@@ -144,7 +144,7 @@ class _Job:
         text = self._destination.read(INDEX_BASENAME)
         if text is not None:
             index = parse_index(text, source=self._destination.name)
-            kept = {shard.stored.basename for shard in index.shards}
+            kept = set(index.table.stored_basenames())
             for name in self._journal.replaced():
                 if name not in kept and _SHARD_FILE.fullmatch(name):
                     self._destination.delete(name)

@@ -159,7 +159,7 @@ def mean_costs_of(opened: Sequence[OpenStream], weight_by: str) -> list[Fraction
 
 def _total_cost(index: Index, weight_by: str) -> int:
     if weight_by == "bytes":
-        return sum(info.raw.nbytes for info in index.shards)
+        return int(index.table.raw_nbytes.sum())
     return int(index.costs[weight_by].sum())
 
 

@@ -69,9 +69,8 @@ def _files_named_by(store: Store, index_key: str) -> set[str]:
         logger.warning("%s; only files named like shards are taken for its dataset", error)
         return set()
     folder = index_key[: -len(INDEX_BASENAME)]
-    files = (file for shard in index.shards for file in (shard.raw, shard.compressed) if file is not None)
     # An index may name any file, even one that is not of a dataset.
-    return {folder + file.basename for file in files if _SHARD.fullmatch(file.basename.rpartition("/")[2])}
+    return {folder + name for name in index.table.basenames() if _SHARD.fullmatch(name.rpartition("/")[2])}
 
 
 def _leftovers(store: Store) -> list[Path]:

@@ -267,11 +267,11 @@ def _moved(part: Part) -> list[ShardInfo]:
 def _refuse_to_lose_shards(store: Store, merged: Index) -> None:
     if not store.exists(INDEX_BASENAME):
         return
-    named = {shard.stored.basename for shard in merged.shards}
-    for shard in _read_index(store, INDEX_BASENAME).shards:
-        if shard.stored.basename not in named:
+    named = set(merged.table.stored_basenames())
+    for name in _read_index(store, INDEX_BASENAME).table.stored_basenames():
+        if name not in named:
             raise FileExistsError(
-                f"{store.url}/{INDEX_BASENAME} names {shard.stored.basename!r}, which the merged "
+                f"{store.url}/{INDEX_BASENAME} names {name!r}, which the merged "
                 "index would leave out; "
                 "move that dataset into a folder of its own, or remove this index"
             )
