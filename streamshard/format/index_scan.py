@@ -37,7 +37,7 @@ _PART = r"[!#-\-0-9;-\[\]-~ ][!#-.0-9;-\[\]-~ ]*"
 _OPEN = {
     "name": rf'"({_PART}(?:/{_PART})*)"',
     "hash": r'"([0-9A-Za-z]*)"',
-    "count": r"(0|[1-9][0-9]{0,17})(?![0-9.eE])",
+    "count": r"(0|[1-9][0-9]{0,17})",
 }
 _WRITERS = tuple(
     json.JSONEncoder(separators=separators, ensure_ascii=ascii_only).encode

@@ -111,6 +111,18 @@ def number(place: int, value: int, kind: str = "<q") -> Callable[[bytearray], No
     return change
 
 
+def shifted(begin: int, count: int, by: int, *others: tuple[int, int]) -> Callable[[bytearray], None]:
+    """Add a number to some neighbouring words, and set others."""
+
+    def change(content: bytearray) -> None:
+        words = np.frombuffer(content, "<i8", count, begin) + by
+        content[begin : begin + 8 * count] = words.tobytes()
+        for place, value in others:
+            struct.pack_into("<q", content, place, value)
+
+    return change
+
+
 def facts(change: Callable[[dict[str, object]], object]) -> Callable[[bytearray], None]:
     def apply(content: bytearray) -> None:
         (length,) = struct.unpack_from("<Q", content, HEAD - 8)
@@ -148,6 +160,10 @@ KIND = COSTS + 320
         pytest.param(number(80, 3), id="less text"),
         pytest.param(number(88, 3), id="less JSON"),
         pytest.param(number(SAMPLES, -1), id="negative samples"),
+        pytest.param(shifted(BEGINS + 8, 20, -2, (SAMPLES, -2)), id="negative samples that fit the begins"),
+        pytest.param(shifted(BEGINS, 21, 1), id="begins that are all one further"),
+        pytest.param(number(COMPRESSED + 8, -2), id="negative size where there is no file"),
+        pytest.param(shifted(STRINGS + 8 * NUM_STRINGS, 1, -1), id="text goes on behind the last string"),
         pytest.param(number(SAMPLES + 8 * 3, 1 << 40), id="more samples than bytes"),
         pytest.param(number(BEGINS, 1), id="does not begin at 0"),
         pytest.param(number(BEGINS + 8, 1), id="begins at another sample"),
