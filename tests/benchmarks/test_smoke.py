@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_read, bench_replication
+from benchmarks import bench_read, bench_replication, bench_scale
 from benchmarks.__main__ import BENCHMARKS, main, run
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
 from benchmarks.digest import digest_of_samples
@@ -33,7 +33,7 @@ def test_a_size_is_known_for_every_benchmark() -> None:
 
 
 # One whole benchmark starts some sixty processes that import torch: its first table is enough.
-_ALONE = [name for name in BENCHMARKS if name != "replication"]
+_ALONE = [name for name in BENCHMARKS if name not in ("replication", "scale")]
 
 
 @pytest.mark.slow
@@ -43,6 +43,18 @@ def test_replication_runs_on_text(tmp_path: Path) -> None:
     _check([result])
     fetched = [party["median"]["fetched_mib"] for party in result["parties"].values()]
     assert 4 * fetched[0] == pytest.approx(fetched[1])
+
+
+@pytest.mark.slow
+def test_scale_runs_but_for_its_spawned_workers(tmp_path: Path) -> None:
+    setting = Setting({}, 1, tmp_path, SAMPLES["scale"])
+    chosen = [contest for contest in bench_scale.scale(setting) if "spawn" not in contest.title]
+    assert len(chosen) == 5
+    results = [hold(contest, setting) for contest in chosen]
+    for result in results:
+        for party in result["parties"].values():
+            party["median"].pop("above_mb", None)  # so few shards need no more memory than one does
+    _check(results)
 
 
 @pytest.mark.parametrize("name", _ALONE)

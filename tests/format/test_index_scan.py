@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamshard.errors import FormatError
@@ -72,6 +72,7 @@ def _patterns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     index_scan._REMEMBERED.clear()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shards=entries(), writer=st.sampled_from(WRITERS), after=st.booleans())
 def test_the_columns_hold_what_a_plain_parser_finds(
     shards: list[ShardInfo], writer: dict[str, object], after: bool

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamshard.errors import FormatError
@@ -90,6 +90,7 @@ def test_a_table_cut_anywhere_or_with_more_behind_it_is_refused() -> None:
         unpacked(content + b"\0")
 
 
+@settings(deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_changed_bit_anywhere_is_refused(place: float, bit: int) -> None:
     content = bytearray(packed(index()))
