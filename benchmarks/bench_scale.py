@@ -236,7 +236,7 @@ def streams(folder: str, count: int) -> dict[str, float]:
         meter = Meter()
         dataset = StreamingDataset(streams=[Stream(local=name) for name in names], shuffle=True)
         measured = meter.read()
-        order: Any = dataset._order
+        order: Any = dataset._states.order
         plan = BatchPlan(num_samples=order.num_samples, global_batch_size=BATCH_SIZE, ranks=1)
         times = []
         for first, last in ((0, 1), (1, min(1001, plan.num_batches))):
