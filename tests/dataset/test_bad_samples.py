@@ -305,9 +305,19 @@ def test_compressed_shards_that_do_not_unpack(
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("skip", 0), ("replace", 2)])
-@pytest.mark.parametrize("harm", [damage.remove, damage.truncate, damage.flip_bit], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("harm", "limit"),
+    [(damage.remove, None), (damage.truncate, None), (damage.flip_bit, None), (damage.remove, "4kb")],
+    ids=["missing", "cut", "damaged", "missing, in a cache with a limit"],
+)
 def test_a_shard_that_cannot_be_fetched_is_asked_for_once_an_epoch(
-    twins: Twins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, mode: str, workers: int
+    twins: Twins,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Any,
+    mode: str,
+    workers: int,
+    limit: str | None,
 ) -> None:
     directory = Path(shutil.copytree(twins.sound, tmp_path / "set"))
     harm(directory, 4)
@@ -322,14 +332,15 @@ def test_a_shard_that_cannot_be_fetched_is_asked_for_once_an_epoch(
 
     monkeypatch.setattr(NodeCache, "_fetch", noting)
     place = {"remote": directory.as_uri(), "local": tmp_path / "cache", "download_retry": 0}
-    loader = loader_of(directory, **place, on_error=mode, workers=workers)
+    loader = loader_of(directory, **place, on_error=mode, workers=workers, cache_limit=limit)
     lost = {number for number in range(SAMPLES) if number // PER_SHARD in (4, 9)}
     for _ in range(2):
         asked.write_text("")
         got = read(loader)
         assert {number for batch in got.batches for number in batch} == set(range(SAMPLES)) - lost
         assert got.left_out == (len(lost), 0)
-        lines = asked.read_text().splitlines()
+        # Where there is a limit, good shards are evicted and fetched again.
+        lines = [line for line in asked.read_text().splitlines() if limit is None or "shard.00004" in line]
         assert any("shard.00004" in line for line in lines)
         assert len(lines) == len(set(lines))
 
@@ -368,12 +379,14 @@ def columns_wanted(row: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("mode", ["skip", "replace"])
 @pytest.mark.parametrize("wanted", [None, columns_wanted])
 @pytest.mark.parametrize("kind", ["streaming", "plain"])
-def test_columns_of_a_batch_are_those_of_its_samples(twins: Twins, mode: str, wanted: Any, kind: str) -> None:
+@pytest.mark.parametrize("twin", ["sound", "spoiled"])
+def test_columns_of_a_batch_are_those_of_its_samples(
+    twins: Twins, twin: str, mode: str, wanted: Any, kind: str
+) -> None:
     rules: dict[str, Any] = {"on_error": mode, "filter": wanted, "error_limit": 0.5}
-    expected = read(loader_of(twins.spoiled, **rules)).batches
-    dataset = StreamingDataset(
-        local=twins.spoiled, shuffle=True, batch_size=24, batch_transform=doubled, **rules
-    )
+    directory = getattr(twins, twin)
+    expected = read(loader_of(directory, **rules)).batches
+    dataset = StreamingDataset(local=directory, shuffle=True, batch_size=24, batch_transform=doubled, **rules)
     loader = StreamingDataLoader(dataset) if kind == "streaming" else DataLoader(dataset, batch_size=None)
     got = [[number // 2 for number in batch] for batch in map(list, loader)]
     assert [[int(number) for number in batch] for batch in got] == expected
