@@ -562,12 +562,18 @@ def test_the_limit_is_one_in_a_hundred_unless_told_otherwise(tmp_path: Path) -> 
         list(StreamingDataLoader(dataset, collate_fn=numbers))
 
 
-def test_one_missing_shard_within_the_limit_stops_no_rank_that_has_it_alone(tmp_path: Path) -> None:
-    directory = text_dataset(tmp_path / "set", 400)
-    damage.remove(directory, 20)
-    reads = world_of(directory, 8, on_error="skip", error_limit=0.025, global_batch_size=40, shuffle=False)
-    assert sum(each.left_out[0] for each in reads) == 10
-    assert max(each.left_out[0] for each in reads) > 0.025 * 400 / 8
+def test_bad_samples_within_the_limit_stop_no_rank_that_has_them_all(tmp_path: Path) -> None:
+    # Without a shuffle, rank 3 of 8 reads the shards 3, 11, 19, 27 and 35.
+    arguments: dict[str, Any] = {"on_error": "skip", "error_limit": 0.025, "global_batch_size": 80}
+    one_shard = text_dataset(tmp_path / "one", 400)
+    damage.remove(one_shard, 19)
+    some_rows = text_dataset(tmp_path / "some", 400)
+    for shard in (3, 11, 19, 27):
+        damage.spoil_row(some_rows, shard, 5)
+    for directory, bad in ((one_shard, 10), (some_rows, 4)):
+        reads = world_of(directory, 8, shuffle=False, **arguments)
+        assert [each.left_out[0] for each in reads] == [0, 0, 0, bad, 0, 0, 0, 0]
+        assert [len(each.batches) for each in reads] == [5] * 8
 
 
 def one_in_five_fails(sample: dict[str, Any]) -> Any:
