@@ -12,7 +12,6 @@ from typing import NamedTuple
 from streamshard.dataset.left_out import LeftOut
 from streamshard.dataset.tolerance import Cause
 from streamshard.errors import StorageError
-from streamshard.storage.redact import public_url
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +43,8 @@ class Incident(NamedTuple):
     replacement: int | None
 
     def line(self) -> bytes:
-        """Encode it as a line of JSON, without credentials that a URL in a message may hold."""
-        kind, message = self.cause
-        document = {**self._asdict(), "cause": {"type": kind, "message": public_url(message)}}
+        """Encode it as a line of JSON."""
+        document = {**self._asdict(), "cause": {"type": self.cause.kind, "message": self.cause.message}}
         return json.dumps(document).encode() + b"\n"
 
     @property

@@ -21,6 +21,7 @@ from streamshard.errors import (
     UnsafeEncodingError,
     WrongSizeError,
 )
+from streamshard.storage.redact import public_url
 
 _DAMAGE = (FormatError, BlobNotFoundError, WrongSizeError)
 # Of the user's code: what says something about the machine or the run, not about the sample.
@@ -111,8 +112,8 @@ class Cause(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Cause:
-        """Describe an error; a long message is cut."""
-        text = str(error)
+        """Describe an error, without credentials that a URL in its message may hold; a long message is cut."""
+        text = public_url(str(error))
         if len(text) > _LONGEST_MESSAGE:
             text = text[:_LONGEST_MESSAGE] + "…"
         return cls(type(error).__name__, text)
