@@ -404,7 +404,9 @@ def test_other_data_under_the_same_streams_are_refused(
     assert "stream 1 data (xxh64) was" in found["differences"][0]
     assert not any("stream 0" in difference for difference in found["differences"])
     changed = check_json(run, state, "--dataset", tmp_path / "code", *data(root, "code"))["differences"]
-    assert changed[0].startswith("stream 0 (web) data (layout) was")  # it is known by its place, so not as a new one
+    assert changed[0].startswith(
+        "stream 0 (web) data (layout) was"
+    )  # it is known by its place, so not as a new one
 
 
 def test_the_same_data_elsewhere_fit(run: Run, root: Path, state: dict[str, Any], tmp_path: Path) -> None:
