@@ -210,7 +210,7 @@ def test_any_chain_of_runs_reads_the_plain_list(library: Library) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_hundreds_of_chains_of_runs_read_the_plain_list(library: Library) -> None:
-    run(800, lambda case: check_chain(library, case))
+    run(500, lambda case: check_chain(library, case))
 
 
 def test_any_chain_reads_the_plain_list_of_the_same_part_of_the_streams(library: Library) -> None:

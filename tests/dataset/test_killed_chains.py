@@ -145,13 +145,12 @@ def test_a_chain_of_killed_jobs_on_changing_ranks_learns_each_sample_once(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("seed", [2, 3])
-def test_longer_chains_of_killed_jobs_learn_each_sample_once(
-    streams: list[dict[str, Any]], tmp_path: Path, seed: int
+def test_a_longer_chain_of_killed_jobs_learns_each_sample_once(
+    streams: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     links = [*LINKS, LINKS[0]]
-    random.Random(seed).shuffle(links)
-    kill_chain(streams, tmp_path, links, seed)
+    random.Random(2).shuffle(links)
+    kill_chain(streams, tmp_path, links, 2)
 
 
 @pytest.mark.slow
