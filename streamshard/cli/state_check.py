@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streamshard.cli._state_run import Fit
 
 _COUNT = click.IntRange(min=1)
+_RANKS = click.IntRange(min=1, max=1 << 16)
 
 
 @click.command("check", cls=NamedErrorCommand)
@@ -29,13 +30,11 @@ _COUNT = click.IntRange(min=1)
     "--name", "names", metavar="NAME", multiple=True, help="Each stream's name, if not by its data."
 )
 @split_option
-@click.option("--ranks", metavar="R", type=_COUNT, default=1, show_default=True, help="Data-parallel ranks.")
+@click.option("--ranks", metavar="R", type=_RANKS, default=1, help="Data-parallel ranks (1).")
 @click.option("--batch-size", metavar="B", type=_COUNT, help="Samples of one rank's batch.")
 @click.option("--global-batch-size", metavar="G", type=_COUNT, help="Samples of all ranks' batches.")
 @click.option("--remainder", metavar="RULE", help="pad, drop or exact.")
-@click.option(
-    "--samples", metavar="N", type=_COUNT, default=8, show_default=True, help="Of each rank to list."
-)
+@click.option("--samples", metavar="N", type=_COUNT, default=8, help="Samples of each rank to list (8).")
 @click.option(
     "--shuffle/--no-shuffle", default=None, help="This and the next ones: default, as in the state."
 )

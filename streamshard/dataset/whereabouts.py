@@ -227,8 +227,9 @@ def whereabouts(
     for batch in range(plan.num_batches):
         if len(samples) >= wanted:
             break
-        for rank in range(plan.ranks):
-            samples += _batch(order, streams, plan, epoch, batch, rank)
+        for rank, (positions, ids) in enumerate(order.global_batch(plan, epoch, batch)):
+            own = _number_of(plan, batch, rank)
+            samples += _located(order, streams, rank, own, positions.tolist(), ids.tolist())
     return Whereabouts(
         epoch=epoch,
         position=plan.start,
@@ -242,12 +243,21 @@ def whereabouts(
     )
 
 
-def _batch(
-    order: Order, streams: Sequence[OpenStream], plan: BatchPlan, epoch: int, batch: int, rank: int
+def _number_of(plan: BatchPlan, batch: int, rank: int) -> int:
+    """Give the number that a global batch has for a rank, which ``exact`` may have left out of some before."""
+    earlier = range(max(0, batch - plan.full_batches))
+    return batch - sum(not plan.tail_size(tail, rank) for tail in earlier)
+
+
+def _located(
+    order: Order,
+    streams: Sequence[OpenStream],
+    rank: int,
+    batch: int,
+    positions: list[int | None],
+    ids: list[int],
 ) -> list[ComingSample]:
-    positions: list[int | None] = list(order.positions(plan, epoch, batch, rank).tolist())
-    ids = order.rank_batches(plan, epoch, batch, batch + 1, rank=rank).samples.tolist()
-    positions += [None] * (len(ids) - len(positions))  # padding comes last
+    positions = positions + [None] * (len(ids) - len(positions))  # padding comes last
     found = []
     for position, sample in zip(positions, ids, strict=True):
         number = order.stream_of(sample)

@@ -241,6 +241,32 @@ class Order:
         found = self._spots(parts, epoch, begin, offsets)
         return self._chosen(found, offsets.size, 1, chosen_part, device) + begin
 
+    def global_batch(
+        self, plan: BatchPlan, epoch: int, batch: int
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Give each rank's part of one global batch: positions in the epoch, and sample ids.
+
+        The same as ``positions`` and ``rank_batches`` of all ranks, for the work of one. Ids beyond the positions are
+        padding.
+        """
+        self._check(plan, epoch, batch, batch + 1, 1, 0)
+        begin, end = plan.batch_span(batch)
+        tail = batch - plan.full_batches
+        offsets = np.arange(end - begin, dtype=np.int64)
+        found = self._spots(self._lineup.parts(plan, epoch), epoch, begin, offsets)
+        runs = self._lineup.runs(plan.ranks) if tail < 0 else 1
+        chosen = self._chosen(found, offsets.size, 1, slice(None), runs)
+        ids = self._ids(found, chosen, offsets.size)
+        shared = []
+        for rank in range(plan.ranks):
+            full = slice(*plan.rank_span(end - begin, rank))
+            part = full if tail < 0 else self._tail_part(plan, rank, tail)
+            samples = ids[part]
+            if plan.rank_padding(batch, rank):
+                samples = np.concatenate((samples, self._pad_id(plan, epoch, rank, tail)))
+            shared.append((chosen[part] + begin, samples))
+        return shared
+
     def replacements(self, plan: BatchPlan, epoch: int, batch: int, rank: int, slot: int) -> Iterator[int]:
         """Yield sample ids that may stand in for sample number ``slot`` of one batch of one rank.
 
@@ -330,11 +356,15 @@ class Order:
         chosen = self._chosen(found, offsets.size, 1, self._tail_part(plan, rank, tail), 1)
         samples = self._ids(found, chosen, offsets.size)
         if plan.rank_padding(plan.full_batches + tail, rank):
-            stream, index = self._pad(plan, epoch, rank, tail)
-            walk = self.walks[stream]
-            pad = walk.samples(walk.spots(index, np.zeros(1, dtype=np.int64)))
-            samples = np.concatenate((samples, pad + self._first_ids[stream]))
+            samples = np.concatenate((samples, self._pad_id(plan, epoch, rank, tail)))
         return samples
+
+    def _pad_id(self, plan: BatchPlan, epoch: int, rank: int, tail: int) -> NDArray[np.int64]:
+        """Give the id of the sample that fills up one rank's part of a shorter batch, shape (1,)."""
+        stream, index = self._pad(plan, epoch, rank, tail)
+        walk = self.walks[stream]
+        found: NDArray[np.int64] = walk.samples(walk.spots(index, np.zeros(1, dtype=np.int64)))
+        return found + self._first_ids[stream]
 
     def _pad(self, plan: BatchPlan, epoch: int, rank: int, tail: int) -> tuple[int, int]:
         """Give stream and walk index of the sample that fills up one rank's part of a shorter batch."""

@@ -473,6 +473,7 @@ def test_what_a_worker_saved_amid_its_batches_cannot_change(run: Run, root: Path
     "arguments",
     [
         ["--ranks", 0],
+        ["--ranks", 10**9],
         ["--samples", 0],
         ["--proportion", 0.5],
         ["--name", "a", "--name", "b", "--name", "c"],
