@@ -132,6 +132,15 @@ def test_the_last_batch_by_every_rule(ranks_of: Make, method: str, remainder: st
         assert listed(found, rank, padding=False) == batches
 
 
+def test_a_rank_counts_its_own_batches_where_exact_gives_it_no_part(ranks_of: Make) -> None:
+    weights = {"web": 1, "code": 1, "math": 1}
+    loaders = ranks_of(3, weights, batching_method="per_stream", remainder="exact", epoch_size=30)
+    found = loaders[0].dataset.where(num_samples=10**6)
+    assert {each.rank: each.batch for each in found.samples} == {0: 3, 1: 3, 2: 3}
+    for rank, batches in enumerate(read_part(loaders).batches):
+        assert listed(found, rank, padding=False) == batches
+
+
 def test_fixed_sampling_counts_the_part_of_an_epoch_as_a_pass(places: dict[str, Path]) -> None:
     streams = [Stream(local=places["code"], name="code", repeat=1.5)]
     dataset = StreamingDataset(
