@@ -71,6 +71,11 @@ def scale(setting: Setting) -> Iterator[Contest]:
         [
             Party("one stream", "streams", options={"folder": str(places[small]), "count": 1}),
             Party(f"{count:,} streams", "streams", options={"folder": str(many[0].parent), "count": count}),
+            Party(
+                f"{count:,} streams of one lane",
+                "streams",
+                options={"folder": str(many[0].parent), "count": count, "lanes": 1},
+            ),
         ],
         "seconds",
         False,
@@ -225,7 +230,7 @@ def _children() -> list[str]:
     return [pid for pid in listed if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def streams(folder: str, count: int) -> dict[str, float]:
+def streams(folder: str, count: int, lanes: int | None = None) -> dict[str, float]:
     """Construct a dataset of one or many streams, then compute some batches of the order."""
     from streamshard import Stream, StreamingDataset
     from streamshard.order.batches import BatchPlan
@@ -234,13 +239,22 @@ def streams(folder: str, count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STREAMSHARD_CACHE"] = cache
         meter = Meter()
-        dataset = StreamingDataset(streams=[Stream(local=name) for name in names], shuffle=True)
+        dataset = StreamingDataset(
+            streams=[Stream(local=name) for name in names], shuffle=True, num_canonical_nodes=lanes
+        )
         measured = meter.read()
         order: Any = dataset._states.order
         plan = BatchPlan(num_samples=order.num_samples, global_batch_size=BATCH_SIZE, ranks=1)
         times = []
+        before = private_nbytes()
         for first, last in ((0, 1), (1, min(1001, plan.num_batches))):
             begin = time.perf_counter()
             order.rank_batches(plan, 0, first, last)
             times.append(time.perf_counter() - begin)
-    return {**measured, "first_batch_s": times[0], "next_1000_batches_s": times[1]}
+        blocks_mb = (private_nbytes() - before) / 1e6
+    return {
+        **measured,
+        "first_batch_s": times[0],
+        "next_1000_batches_s": times[1],
+        "batches_mb": max(0.0, blocks_mb),
+    }
