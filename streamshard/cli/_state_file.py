@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamshard.errors import StateError
 
 if TYPE_CHECKING:
     from streamshard.order.position import State
 
-MAX_NBYTES = 64 << 20
+MAX_NBYTES = 16 << 20
 """Far more than any state; a checkpoint that is JSON holds other things, too."""
 
 # What loaders and worker processes add to a state; the order does not depend on it.
@@ -47,7 +47,7 @@ class Found:
     @property
     def label(self) -> str:
         """The file, and the key where there is one."""
-        return f"{self.source} (key {self.key!r})" if self.key else self.source
+        return f"{self.source} (key {self.key!r:.300})" if self.key else self.source
 
 
 def read_state(path: str, key: str | None = None) -> Found:
@@ -68,7 +68,7 @@ def read_state(path: str, key: str | None = None) -> Found:
     where, found = _chosen(list(_states_in(document)), source, document, key)
     beside = {name: found[name] for name in BESIDE if name in found}
     bare = {name: value for name, value in found.items() if name not in BESIDE}
-    at = f"{source}, key {where!r}" if where else source
+    at = f"{source}, key {where!r:.300}" if where else source
     try:
         return Found(source, where, bare, State.from_dict(bare), beside)
     except StateError as error:
@@ -103,30 +103,50 @@ def _parsed(content: bytes, source: str) -> Any:
         raise StateError(f"{source}: is no JSON ({error}); expected a state saved with json.dump") from error
 
 
-def _states_in(document: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+# Where something is: what it is in, and its key or number there; None for the whole. A text is made of it only where
+# one is needed, since a hostile file can have very long ones very often.
+_Place: TypeAlias = "tuple[_Place, str | int] | None"
+
+
+def _states_in(document: Any) -> Iterator[tuple[_Place, dict[str, Any]]]:
     """Yield each object that looks like a state, with its place."""
-    waiting: list[tuple[str, Any]] = [("", document)]
-    while waiting:
-        place, value = waiting.pop()
-        if isinstance(value, dict):
-            if value.keys() >= _STATE_LIKE or value.keys() >= _MOSAIC_LIKE:
-                yield place, value
-                continue
-            inside = [(f"{place}.{name}" if place else name, value[name]) for name in value]
-        elif isinstance(value, list):
-            inside = [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+    # One iterator a level, so that a file of very many small lists costs no more than it has to.
+    levels: list[Iterator[tuple[_Place, Any]]] = [iter([(None, document)])]
+    while levels:
+        found = next(levels[-1], None)
+        if found is None:
+            levels.pop()
+        elif isinstance(found[1], dict) and any(
+            found[1].keys() >= keys for keys in (_STATE_LIKE, _MOSAIC_LIKE)
+        ):
+            yield found
         else:
-            continue
-        waiting += [(name, each) for name, each in reversed(inside) if isinstance(each, (dict, list))]
+            levels.append(_inside(*found))
+
+
+def _inside(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
+    """Yield the objects and lists directly in one, with their places."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in pairs:
+        if isinstance(each, (dict, list)):
+            yield (place, key), each
+
+
+def _text(place: _Place) -> str:
+    parts: list[str] = []
+    while place is not None:
+        place, key = place
+        parts.append(f"[{key}]" if isinstance(key, int) else f".{key:.100}")
+    return "".join(reversed(parts)).removeprefix(".")
 
 
 def _chosen(
-    found: list[tuple[str, dict[str, Any]]], source: str, document: Any, key: str | None
+    found: list[tuple[_Place, dict[str, Any]]], source: str, document: Any, key: str | None
 ) -> tuple[str, dict[str, Any]]:
     if key is not None:
         for place, state in found:
-            if place == key:
-                return place, state
+            if _text(place) == key:
+                return key, state
         raise StateError(f"{source}: no state under the key {key!r:.200}; {_listed(found)}")
     if not found:
         if isinstance(document, dict):
@@ -141,12 +161,12 @@ def _chosen(
         raise StateError(
             f"{source}: {len(found)} different states; {_listed(found)}; say which one with --key"
         )
-    return found[0]
+    return _text(found[0][0]), found[0][1]
 
 
-def _listed(found: list[tuple[str, dict[str, Any]]]) -> str:
+def _listed(found: list[tuple[_Place, dict[str, Any]]]) -> str:
     if not found:
         return "there is none in the file"
-    places = ", ".join(repr(place)[:200] for place, _ in found[:_MAX_LISTED])
+    places = ", ".join(repr(_text(place))[:200] for place, _ in found[:_MAX_LISTED])
     more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
     return f"there are states under {places}{more}"

@@ -171,6 +171,18 @@ def test_a_state_is_found_in_a_checkpoint_and_the_key_is_named(
     assert "no state under the key 'test'" in run(command, {"train": state}, "--key", "test")[2]
 
 
+def test_very_long_keys_on_the_way_to_a_state_are_cut(run: Run, state: dict[str, Any]) -> None:
+    document: Any = state
+    for level in range(50):
+        document = {f"{level}" + "k" * 100_000: [document]}
+    code, out, _ = run("show", document)
+    assert code == 0
+    assert len(out) < 2000
+    code, _, err = run("show", {**document, "other": {**state, "position": 40}})
+    assert code == 1
+    assert len(err) < 800
+
+
 def test_the_standard_input_and_a_byte_order_mark(state: dict[str, Any]) -> None:
     for start in (b"", b"\xef\xbb\xbf"):
         result = CliRunner().invoke(main, ["state", "show", "-"], input=start + json.dumps(state).encode())
