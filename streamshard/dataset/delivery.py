@@ -34,9 +34,7 @@ class Progress:
         plan = self._plan
         # With ``exact`` a rank may have one batch less: until it asks for more, it stands where the others do.
         complete = plan.num_batches if not self.is_closed else self.num_batches
-        return (
-            plan.num_samples if self.received >= complete else plan.position_after(self.received, self._rank)
-        )
+        return plan.num_samples if self.received >= complete else plan.position_after(self.received)
 
     @property
     def plan(self) -> BatchPlan:

@@ -18,7 +18,7 @@ class BatchPlan:
 
     Shorter batches come last: one, of what G does not divide, or those named by ``short``. ``pad`` fills each
     to a multiple of the ranks; ``drop`` leaves it out; ``exact`` deals its samples to the ranks in turn, so that
-    ranks may differ by one batch.
+    ranks may differ by one batch. After any number of steps the ranks together have a beginning of the epoch.
 
     Batches of a rank are numbered without gaps, also where ``exact`` gives it no part of a short batch.
 
@@ -75,6 +75,8 @@ class BatchPlan:
                 f"short={self.short}: expected sizes from 1 to {self.global_batch_size} that leave whole batches of "
                 f"positions {self.start} to {self.num_samples}"
             )
+        if self.remainder == "exact" and list(self.short or ()) != sorted(self.short or (), reverse=True):
+            raise ValueError(f"short={self.short}: to be dealt out exactly, larger batches must come first")
         if self.remainder == "drop" and not self.start and not self.full_batches:
             raise TopologyError(
                 f"remainder 'drop' would drop everything: the epoch has {self.num_samples} samples and a "
@@ -98,8 +100,11 @@ class BatchPlan:
 
     @property
     def num_batches(self) -> int:
-        """Global batches to come; what each rank gets, except that with ``exact`` a rank may get one less."""
-        return self.full_batches + len(self.tails)
+        """Steps to come: the batches that each rank gets, except that with ``exact`` a rank may get one less."""
+        if self.remainder != "exact":
+            return self.full_batches + len(self.tails)
+        wide, rest = self._dealt()
+        return self.full_batches + wide + -(-rest // self.ranks)
 
     def rank_tails(self, rank: int) -> list[int]:
         """Give the numbers of the shorter batches in which one rank has a part."""
@@ -116,7 +121,7 @@ class BatchPlan:
         """Give the number, in a shorter batch that ``exact`` deals out, of one rank's first sample.
 
         Dealing goes on at the rank after the one that got the last sample of a batch that did not reach all
-        ranks, so that no rank misses two batches more than another.
+        ranks.
         """
         dealt = sum(size for size in self.tails[:tail] if size < self.ranks)
         return (rank - dealt) % self.ranks
@@ -158,7 +163,7 @@ class BatchPlan:
         return self.full_batches * (end - begin) + tails
 
     def batch_span(self, batch: int) -> tuple[int, int]:
-        """Give the half-open span of positions of a global batch (0 <= batch < num_batches)."""
+        """Give the half-open span of positions of a global batch: a full one, or after those a shorter one."""
         begin = self.start + min(batch, self.full_batches) * self.global_batch_size
         if batch < self.full_batches:
             return begin, begin + self.global_batch_size
@@ -166,19 +171,27 @@ class BatchPlan:
         begin += sum(self.tails[:number])
         return begin, begin + self.tails[number]
 
-    def position_after(self, batches: int, rank: int | None = None) -> int:
-        """Give the position in the epoch after that many more global batches, or batches of one rank."""
+    def position_after(self, batches: int) -> int:
+        """Give the position in the epoch after that many more steps, the same for every rank."""
         if batches < 0:
             raise ValueError(f"batches={batches}: must not be negative")
         if batches <= self.full_batches:
             return self.start + batches * self.global_batch_size
         number = batches - self.full_batches
-        if rank is not None:
-            own = self.rank_tails(rank)
-            number = own[number - 1] + 1 if number <= len(own) else len(self.tails)
-        if number >= len(self.tails):
-            return self.num_samples
-        return self.start + self.full_batches * self.global_batch_size + sum(self.tails[:number])
+        end = self.start + self.full_batches * self.global_batch_size
+        if self.remainder == "exact":
+            wide, rest = self._dealt()
+            dealt = min(rest, max(0, number - wide) * self.ranks)
+            return end + sum(self.tails[: min(number, wide)]) + dealt
+        return self.num_samples if number >= len(self.tails) else end + sum(self.tails[:number])
+
+    def _dealt(self) -> tuple[int, int]:
+        """Count the shorter batches that reach all ranks, and the samples of the others.
+
+        Those are dealt to the ranks in turn, from batch to batch, so each step takes the next R samples of them.
+        """
+        wide = sum(size >= self.ranks for size in self.tails)
+        return wide, sum(self.tails[wide:])
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:

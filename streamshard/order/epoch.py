@@ -235,8 +235,11 @@ class Order:
             number = batch - plan.full_batches
             if number >= len(tails):
                 return np.empty(0, dtype=np.int64)
-            begin, end = plan.batch_span(plan.full_batches + tails[number])
-            chosen_part, device = self._tail_part(plan, rank, tails[number]), 1
+            tail = tails[number]
+            begin, end = plan.batch_span(plan.full_batches + tail)
+            chosen_part, device = self._tail_part(plan, rank, tail), 1
+            if self._is_dealt_in_order(plan, tail):
+                return np.arange(begin, end, dtype=np.int64)[chosen_part]
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(parts, epoch, begin, offsets)
         return self._chosen(found, offsets.size, 1, chosen_part, device) + begin
@@ -342,6 +345,10 @@ class Order:
         chosen = self._chosen(found, offsets.size, batches.size, slice(low, high), runs)
         return self._ids(found, chosen, offsets.size)
 
+    def _is_dealt_in_order(self, plan: BatchPlan, tail: int) -> bool:
+        """Whether a shorter batch is dealt over several steps, each of which must have the positions that come next."""
+        return plan.remainder == "exact" and len(plan.tails) > 1 and plan.tails[tail] < plan.ranks
+
     def _tail_part(self, plan: BatchPlan, rank: int, tail: int) -> slice:
         if plan.remainder == "exact":
             return slice(plan.first_dealt(tail, rank), plan.tails[tail], plan.ranks)
@@ -353,7 +360,9 @@ class Order:
         begin, end = plan.batch_span(plan.full_batches + tail)
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(parts, epoch, begin, offsets)
-        chosen = self._chosen(found, offsets.size, 1, self._tail_part(plan, rank, tail), 1)
+        part = self._tail_part(plan, rank, tail)
+        in_order = self._is_dealt_in_order(plan, tail)
+        chosen = offsets[part] if in_order else self._chosen(found, offsets.size, 1, part, 1)
         samples = self._ids(found, chosen, offsets.size)
         if plan.rank_padding(plan.full_batches + tail, rank):
             samples = np.concatenate((samples, self._pad_id(plan, epoch, rank, tail)))

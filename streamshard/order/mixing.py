@@ -159,8 +159,8 @@ class UnitLabels:
     """The same where whole batches are of one stream each: ``per_stream`` and ``device_per_stream``.
 
     The streams take turns by units of ``unit`` samples, in their exact shares, as long as every stream's units
-    and whole global batches of units last. What is left of each stream then follows, stream by stream, in global
-    batches of its own, the last of which is shorter: nothing is left out here.
+    and whole global batches of units last. What is left of each stream then follows in a shorter global batch of its
+    own, the larger ones first: nothing is left out here.
 
     Args:
         samples: each stream's samples in the segment.
@@ -184,11 +184,15 @@ class UnitLabels:
         self._rest: list[tuple[int, int, int]] = []
         self._rest_ends: list[int] = []
         position = self.full_batches * self.batch
-        for stream, (total, begin) in enumerate(zip(self.samples, given, strict=True)):
-            for rank in range(begin, total, self.batch):
-                self._rest.append((stream, rank, position))
-                position += min(self.batch, total - rank)
-                self._rest_ends.append(position)
+        left = [
+            (stream, rank, min(self.batch, total - rank))
+            for stream, (total, begin) in enumerate(zip(self.samples, given, strict=True))
+            for rank in range(begin, total, self.batch)
+        ]
+        for stream, rank, size in sorted(left, key=lambda each: -each[2]):
+            self._rest.append((stream, rank, position))
+            position += size
+            self._rest_ends.append(position)
 
     def rest(self, position: int) -> tuple[int, ...]:
         """Give the sizes of the batches after the full ones that begin at or after a batch's beginning."""

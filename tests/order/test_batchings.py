@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamshard.errors import TopologyError
+from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.walk import Walk
 
@@ -144,25 +145,45 @@ def test_b120_a_stream_smaller_than_a_batch_is_given_and_with_drop_it_is_counted
     assert order.standing(dropping, 0, dropping.position_after(2)).cursors == (0, 16)
 
 
-def test_with_exact_no_rank_misses_two_batches_more_than_another():
-    walks = [
-        Walk(np.array([n]), seed=1, stream=stream) for stream, n in enumerate((1, 9, 2, 1, 1, 3, 1, 12, 2))
-    ]
-    order = Order(walks, batching="per_stream")
-    plan = order.plan(0, 0, global_batch_size=8, ranks=4, remainder="exact")
-    of_rank = [batches_of(order, plan, 0, rank) for rank in range(4)]
-    assert all(len(batches) == plan.num_batches for batches in of_rank)
-    numbers = [plan.rank_num_batches(rank) for rank in range(4)]
+@FEW
+@given(mixes(), st.data(), st.sampled_from(UNITS))
+def test_with_exact_all_ranks_stand_at_one_position_after_every_step(mix, data, batching):
+    order = order_of(mix, batching)
+    ranks = data.draw(st.integers(1, 5))
+    size = ranks * data.draw(st.integers(1, 4))
+    plan = order.plan(0, 0, global_batch_size=size, ranks=ranks, remainder="exact")
+    of_rank = [batches_of(order, plan, 0, rank) for rank in range(ranks)]
+    numbers = [plan.rank_num_batches(rank) for rank in range(ranks)]
+    assert max(numbers) == plan.num_batches
     assert max(numbers) - min(numbers) <= 1
-    for rank, batches in enumerate(of_rank):
-        assert [len(real) for real, _ in batches] == [
-            plan.rank_batch_size(number, rank) for number in range(plan.num_batches)
-        ]
-        assert all(real for real, _ in batches[: numbers[rank]])
-        assert not any(real for real, _ in batches[numbers[rank] :])
-        assert plan.position_after(numbers[rank], rank) <= plan.num_samples
-    seen = [x for batches in of_rank for real, _ in batches for x in real]
-    assert sorted(seen) == list(range(order.num_samples))
+    alone = order.plan(0, 0, global_batch_size=size, remainder="pad")
+    positions = [
+        order.positions(plan, 0, step, rank).tolist()
+        for step in range(plan.num_batches)
+        for rank in range(ranks)
+    ]
+    covered: list[int] = []
+    for step in range(plan.num_batches):
+        for rank in range(ranks):
+            real, pads = of_rank[rank][step]
+            assert (len(real), pads) == (plan.rank_batch_size(step, rank), [])
+            assert len(positions[step * ranks + rank]) == len(real)
+            covered += positions[step * ranks + rank]
+        assert sorted(covered) == list(range(plan.position_after(step + 1)))
+    # And a run that goes on from there, with other ranks, misses and repeats nothing.
+    step = data.draw(st.integers(0, plan.num_batches))
+    seen = [x for batches in of_rank for real, _ in batches[:step] for x in real]
+    rest = (
+        order.plan(0, plan.position_after(step), global_batch_size=size) if step < plan.num_batches else None
+    )
+    if rest is not None and batching == "per_stream":
+        seen += [x for real, _ in batches_of(order, rest, 0, 0) for x in real]
+        assert Counter(seen) == Counter(x for real, _ in batches_of(order, alone, 0, 0) for x in real)
+
+
+def test_short_batches_that_are_dealt_out_exactly_come_with_the_larger_first():
+    with pytest.raises(ValueError, match="larger batches must come first"):
+        BatchPlan(11, 4, 4, remainder="exact", short=(1, 2))
 
 
 def test_device_batches_must_be_equal():

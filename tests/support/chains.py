@@ -205,11 +205,10 @@ def changing_chains(draw: st.DrawFn, methods: Sequence[str], most_links: int = 6
         sources, size = draw(weighted(draw(st.permutations([pool[0], *others]))))
         link = draw(links(25, (0,), 4))
         batch = dict(link.batch)
-        # Batches of one stream each have several short ones at their end, which ``exact`` deals to the ranks in turn.
-        if batch["remainder"] == "drop" or order["batching_method"].endswith("per_stream"):
+        if batch["remainder"] == "drop":
             batch["remainder"] = "pad"
         if order["batching_method"] == "device_per_stream" and "batch_size" not in batch:
-            batch = {"batch_size": 3, "remainder": "pad"}
+            batch = {"batch_size": 3, "remainder": batch["remainder"]}
         link = link._replace(batch=batch)
         here = order if size is None else {**order, "epoch_size": size}
         chain.append(ChangingLink(Case(sources, here, []), link))
