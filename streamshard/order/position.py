@@ -15,7 +15,7 @@ from streamshard.order.batches import MAX_BATCH, BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.lanes import MAX_LANES
 from streamshard.order.lineup import Unit
-from streamshard.order.walk import MAX_SAMPLES
+from streamshard.order.walk import MAX_SAMPLES, MAX_WINDOW
 
 VERSION = 2
 
@@ -26,7 +26,7 @@ _MAX_SEED = (1 << 64) - 1
 _MAX_KEY = (1 << 31) - 1
 _MAX_CURSOR = (_MAX_EPOCH + 1) * MAX_SAMPLES
 _MAX_PASSES = 1 << 63  # the random words of a pass depend on 64 bits of its number
-_MAX_WINDOW = (1 << 31) - 1
+_MAX_POSITION = 1 << 62  # a position and an epoch after it are 64-bit integers
 _MOSAIC_KEYS = frozenset(
     {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed", "initial_physical_nodes"}
 )
@@ -212,7 +212,8 @@ class State:
             raise StateError(f"state: 'streams' is {_shown(streams)}, expected a list of at least one stream")
         if not isinstance(gone, (list, tuple)):
             raise StateError(f"state: {_GONE!r} is {_shown(gone)}, expected a list of streams")
-        begin = _integer(segment, "begin", 0, len(streams) * MAX_SAMPLES, "state: 'segment'")
+        most = min(len(streams) * MAX_SAMPLES, _MAX_POSITION)
+        begin = _integer(segment, "begin", 0, most, "state: 'segment'")
         columns = _LATER_COLUMNS if begin else _COLUMNS
         if fields["columns"] not in (list(columns), columns):
             raise StateError(f"state: 'columns' is {_shown(fields['columns'])}, expected {list(columns)}")
@@ -220,7 +221,7 @@ class State:
             raise StateError(f"state: 'mixture' is {_shown(fields['mixture'])}, expected a string")
         state = cls(
             epoch=_integer(fields, "epoch", 0, _MAX_EPOCH, "state"),
-            position=_integer(fields, "position", 0, len(streams) * MAX_SAMPLES, "state"),
+            position=_integer(fields, "position", 0, most, "state"),
             seed=_integer(fields, "seed", 0, _MAX_SEED, "state"),
             settings=_settings(fields["settings"]),
             mixture=fields["mixture"],
@@ -292,7 +293,7 @@ def _stream(document: object, columns: Sequence[str], where: str) -> StreamState
         key=_integer(fields, "key", 0, _MAX_KEY, where),
         num_samples=samples,
         lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
-        window=_integer(fields, "window", 1, _MAX_WINDOW, where),
+        window=_integer(fields, "window", 1, MAX_WINDOW, where),
         cursor=_integer(fields, "cursor", 0, min(_MAX_CURSOR, _MAX_PASSES * samples), where),
         share=_integer(fields, "share", 0, MAX_SAMPLES, where),
         fingerprints=dict(text.split("=") for text in texts),
@@ -335,9 +336,11 @@ def _integer(fields: Mapping[str, Any], key: str, least: int, most: int, where: 
 def _settings(document: object) -> dict[str, Setting]:
     fields = _object(document, "state: 'settings'")
     for name, value in fields.items():
-        if value is not None and not isinstance(value, (str, int)):
+        is_short = not isinstance(value, int) or value.bit_length() <= 64
+        if not is_short or not (value is None or isinstance(value, (str, int))):
             raise StateError(
-                f"state: setting {_shown(name)} is {_shown(value)}, expected a string, integer or null"
+                f"state: setting {_shown(name)} is {_shown(value)}, expected a string, null or an integer of at "
+                "most 64 bits"
             )
     return fields
 

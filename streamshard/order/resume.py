@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streamshard.errors import StateError
@@ -103,11 +106,11 @@ def _compared(
     matches, other = _matched(saved, names, prints)
     found += other
     walks: list[StreamWalk] = []
-    next_key = max(stream.key for stream in (*saved.streams, *saved.gone)) + 1
+    used = {stream.key for stream in (*saved.streams, *saved.gone)}
+    unused = (key for key in itertools.count() if key not in used)
     for number, (walk, match) in enumerate(zip(order.walks, matches, strict=True)):
         if match is None:
-            walks.append(walk.renewed(stream=next_key, window=walk.window))
-            next_key += 1
+            walks.append(walk.renewed(stream=next(unused), window=walk.window))
             continue
         where = _where(number, names[number])
         found += _differences(f"{where} num_samples", match.num_samples, walk.num_samples)
@@ -132,6 +135,15 @@ def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:
             f"{list(given)} samples since position {saved.begin}"
         )
     end = saved.begin + sum(shares)
+    if (
+        saved.unit is not None
+        and saved.position < end
+        and order.quotas.pieces(saved.epoch, end, [a + b for a, b in zip(taken, shares, strict=True)])
+    ):
+        raise StateError(
+            f"state: its segment ends at position {end} of epoch {saved.epoch}, but batches of one stream each need "
+            f"one that ends with the epoch"
+        )
     plain = [each for each in order.segments(saved.epoch) if each.begin == saved.begin]
     is_plain = bool(plain) and (plain[0].samples, plain[0].cursors) == (shares, cursors)
     if saved.position == end and (not is_plain or end == order.size(saved.epoch)):
@@ -171,17 +183,17 @@ def _changed(
         for stream in (*saved.streams, *saved.gone)
         if stream.key not in kept
     )
-    notes = [
+    notes = _listed(
         f"{_where(number, names[number])} is new and begins at its first sample"
         for number, match in enumerate(matches)
         if match is None
-    ]
-    notes += [
+    )
+    notes += _listed(
         f"stream {stream.name or stream.key!r:.100} is no longer there; it goes on at its sample {stream.cursor} if it "
         "comes back"
         for stream in saved.streams
         if stream.key not in kept
-    ]
+    )
     notes.append(f"the streams are mixed anew from position {position} of epoch {epoch} on")
     splice = Splice(epoch, position, cursors, taken)
     return Resumed(_spliced(order, splice, saved), epoch, position, gone, tuple(notes))
@@ -220,26 +232,44 @@ def _matched(
 
     Of several unnamed streams with the same data the first goes with the first.
     """
-    rest = [*saved.streams, *saved.gone]
+    streams = [*saved.streams, *saved.gone]
+    rest = dict.fromkeys(range(len(streams)))
+    # Where a stream of some name, or of some digest, is in `streams`: a state may have many thousands of them.
+    named: dict[str | None, deque[int]] = defaultdict(deque)
+    alike: dict[tuple[str, str], deque[int]] = defaultdict(deque)
+    for place, stream in enumerate(streams):
+        named[stream.name].append(place)
+        for digest in stream.fingerprints.items():
+            alike[digest].append(place)
     matches: list[StreamState | None] = [None] * len(names)
     found: list[str] = []
-    for by_name in (True, False):
-        for number, (name, data) in enumerate(zip(names, prints, strict=True)):
-            if matches[number] is not None:
-                continue
-            for stream in rest:
-                if by_name:
-                    fits = name is not None and stream.name == name
-                else:
-                    fits = (name is None or stream.name is None) and stream.is_same_data(data)
-                if fits:
-                    matches[number] = stream
-                    rest.remove(stream)
-                    if not stream.is_same_data(data):
-                        found += _data_differences(_where(number, name), stream.fingerprints, data)
-                    break
+    for number, (name, data) in enumerate(zip(names, prints, strict=True)):
+        if name is not None and named[name]:
+            place = named[name].popleft()
+            del rest[place]
+            matches[number] = match = streams[place]
+            if not match.is_same_data(data):
+                found += _data_differences(_where(number, name), match.fingerprints, data)
+    for number, (name, data) in enumerate(zip(names, prints, strict=True)):
+        if matches[number] is not None:
+            continue
+        queues = [alike[digest] for digest in data.items()]
+        for queue in queues:
+            while queue and queue[0] not in rest:
+                queue.popleft()
+        fits = (
+            place
+            for place in heapq.merge(*queues)
+            if place in rest
+            and (name is None or streams[place].name is None)
+            and streams[place].is_same_data(data)
+        )
+        first = next(fits, None)
+        if first is not None:
+            del rest[first]
+            matches[number] = streams[first]
     unknown = [number for number, match in enumerate(matches) if match is None]
-    lost = [stream for stream in saved.streams if any(stream is each for each in rest)]
+    lost = [streams[place] for place in rest if place < len(saved.streams)]
     unsure = any(names[number] is None for number in unknown) or any(stream.name is None for stream in lost)
     if unknown and lost and (unsure or len(unknown) == len(names)):
         # A stream that is gone and another one that is new may be one stream whose data was changed.
@@ -265,6 +295,13 @@ def _differences(name: str, saved: object, here: object) -> list[str]:
     if saved == here and isinstance(saved, bool) == isinstance(here, bool):
         return []
     return [f"{name} was {saved!r:.100} and is {here!r:.100}"]
+
+
+def _listed(notes: Iterable[str]) -> list[str]:
+    """Keep the first notes of a kind, and how many more there are."""
+    kept = list(notes)
+    more = len(kept) - _LISTED
+    return kept if more <= 0 else [*kept[:_LISTED], f"the same of {more} more streams"]
 
 
 def _where(number: int, name: str | None) -> str:

@@ -17,6 +17,7 @@ from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
 
 # Far above any data set, and low enough that no sum in this package comes near the end of 64 bits.
 MAX_SAMPLES = 1 << 53
+MAX_WINDOW = (1 << 31) - 1  # more than there can be pieces in a lane, so no larger one differs from it
 
 _ROW_HASH = np.uint64(2654435769)  # 2**32 / golden ratio: neighbouring rows land far apart
 _WORD = np.uint64(32)
@@ -116,7 +117,7 @@ class Walk:
         if lanes is not None:
             lanes = _whole("lanes (num_canonical_nodes)", lanes, 1, MAX_LANES, TopologyError)
         if window is not None:
-            window = _whole("window", window, 1, (1 << 31) - 1)
+            window = _whole("window", window, 1, MAX_WINDOW)
         if block_size is not None:
             block_size = _whole("shuffle_block_size", block_size, 1, MAX_SAMPLES)
             if window is not None:
@@ -131,9 +132,8 @@ class Walk:
             if window is not None:
                 self.window = window
             elif block_size is not None:
-                self.window = max(
-                    1, (2 * block_size * self.num_shards + self.num_samples) // (2 * self.num_samples)
-                )
+                wanted = (2 * block_size * self.num_shards + self.num_samples) // (2 * self.num_samples)
+                self.window = min(max(1, wanted), MAX_WINDOW)
             else:
                 self.window = default_window(self.lanes)
             self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)

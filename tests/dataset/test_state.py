@@ -67,6 +67,14 @@ def test_a_state_of_another_order_is_refused_with_the_difference(
     assert dataset.state_dict()["position"] == 0  # nothing was taken over
 
 
+@pytest.mark.parametrize("samples", [10**12, 1 << 53])
+def test_a_state_of_the_largest_blocks_is_read_again(directory: Path, samples: int) -> None:
+    saved = dataset_of(directory, shuffle_block_size=samples).state_dict(num_samples=80)
+    dataset = dataset_of(directory, shuffle_block_size=samples)
+    dataset.load_state_dict(json.loads(json.dumps(saved)))
+    assert dataset.state_dict() == saved
+
+
 def test_a_stream_that_is_named_later_is_known_by_its_data(directory: Path, state: dict[str, Any]) -> None:
     named = dataset_of(directory, local=None, streams=[Stream(local=directory, name="text")])
     named.load_state_dict(state)

@@ -23,6 +23,14 @@ def test_block_size_in_samples_sets_the_window_in_shards():
     assert windows == [1, 1, 2, 4, 4, 5, 100, 10**8]
 
 
+def test_a_window_beyond_any_number_of_shards_is_the_widest_that_a_walk_can_be_renewed_with():
+    wide = Walk(np.full(20, 100), seed=1, lanes=2, block_size=1 << 53)
+    assert wide.window == (1 << 31) - 1
+    assert wide.renewed(stream=0, window=wide.window).window == wide.window
+    as_wide_as_the_lane = Walk(np.full(20, 100), seed=1, lanes=2, window=20)
+    assert ids(wide, 0, 2000) == ids(as_wide_as_the_lane, 0, 2000)
+
+
 @pytest.mark.parametrize("shuffle", [None, "none", "full", "naive"])
 def test_without_lanes_the_number_of_canonical_nodes_means_nothing(shuffle):
     assert Walk(np.full(100, 10), seed=1, shuffle=shuffle, lanes=8).lanes == 1
