@@ -116,3 +116,20 @@ def test_sharing_out_is_exact_to_the_sample(size, weights):
     assert sum(shares) == size
     total = sum(weights)
     assert all(abs(share - size * weight / total) < 1 for share, weight in zip(shares, weights, strict=True))
+
+
+def test_a_schedule_and_a_splice_are_pinned():
+    quotas = Quotas((60, 40), (Fraction(3), Fraction(2)), ((130, HALF),))
+    changing = order_of(quotas)
+    spliced = order_of(Quotas((60, 40), (Fraction(3), Fraction(2)))).spliced(
+        Splice(1, 30, (78, 52), (18, 12))
+    )
+    plan = spliced.plan(1, 30, global_batch_size=10)
+    rest = spliced.rank_batches(plan, 1, 0, plan.num_batches).samples
+    assert (sequence_of(changing, 1)[28:48], rest[:18].tolist()) == PINNED
+
+
+PINNED = (
+    [95, 13, 38, 140, 30, 56, 83, 59, 24, 114, 29, 0, 33, 149, 63, 89, 41, 116, 151, 7],
+    [38, 140, 30, 56, 83, 59, 24, 114, 29, 0, 34, 33, 149, 63, 89, 41, 116, 151],
+)
