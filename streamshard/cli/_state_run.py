@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from streamshard.dataset.batching import Batching
 from streamshard.dataset.fingerprint import fingerprints
@@ -19,7 +18,7 @@ from streamshard.dataset.source import Fetching, OpenStream
 from streamshard.dataset.stream import Stream
 from streamshard.dataset.whereabouts import Whereabouts, whereabouts
 from streamshard.order.epoch import BATCHINGS
-from streamshard.order.lanes import default_lanes
+from streamshard.order.lanes import MAX_LANES
 from streamshard.order.position import StreamState, shortened
 from streamshard.order.shuffle import SHUFFLES
 from streamshard.order.timeline import Quotas
@@ -107,7 +106,7 @@ def checked(
     if shuffle is None:
         shuffle = shuffle_algo is not None or saved_shuffle != "none"
     if num_canonical_nodes is None:
-        num_canonical_nodes = _lanes(opened, matches)
+        num_canonical_nodes = _count(saved.get("num_canonical_nodes"), MAX_LANES)
     ordering = Ordering(
         epoch_size=epoch_size,
         weight_by="samples" if weight_by is None else weight_by,
@@ -118,7 +117,7 @@ def checked(
         shuffle=shuffle,
         shuffle_algo=shuffle_algo or ("sliding" if saved_shuffle == "none" else saved_shuffle),
         shuffle_seed=state.seed if seed is None else seed,
-        shuffle_block_size=shuffle_block_size or _block_size(saved.get("shuffle_block_size")),
+        shuffle_block_size=shuffle_block_size or _count(saved.get("shuffle_block_size"), MAX_SAMPLES),
     )
     document, notes = dict(found.document), []
     if PROGRESS in found.beside:
@@ -196,24 +195,13 @@ def _quotas(state: State, matches: Sequence[StreamState | None]) -> tuple[Quotas
     return Quotas(shares), False
 
 
-def _lanes(opened: Sequence[OpenStream], matches: Sequence[StreamState | None]) -> int | None:
-    """Give the lanes that the state's run was given; None where they are those that the data have by default."""
-    pairs = [(each, match) for each, match in zip(opened, matches, strict=True) if match is not None]
-    found = {match.lanes for _, match in pairs}
-    by_default = all(
-        match.lanes == default_lanes(int(np.count_nonzero(each.index.samples_per_shard)))
-        for each, match in pairs
-    )
-    return None if by_default or len(found) > 1 else found.pop()
-
-
 def _one_of(value: object, known: Sequence[str]) -> str:
     """Give a setting of a state; what is unknown here is the default, which the comparison then tells apart."""
     return value if isinstance(value, str) and value in known else known[0]
 
 
-def _block_size(value: object) -> int | None:
-    fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SAMPLES
+def _count(value: object, most: int) -> int | None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
     return value if isinstance(value, int) and fits else None
 
 

@@ -85,9 +85,10 @@ class Ordering:
 
     def _settings(self) -> dict[str, Setting]:
         """The settings of the order that belong to no single stream, for its states."""
-        block_size = self.shuffle_block_size
+        lanes, block_size = self.num_canonical_nodes, self.shuffle_block_size
         return {
             "batching_method": self.batching_method,
             "sampling_method": self.sampling_method,
+            "num_canonical_nodes": None if lanes is None else as_integer(lanes),
             "shuffle_block_size": None if block_size is None else as_integer(block_size),
         }

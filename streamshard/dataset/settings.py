@@ -141,10 +141,12 @@ def walks_of(
     walks: list[StreamWalk] = []
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
         sizes = opened.index.samples_per_shard
-        window = None
-        if len(streams) > 1 and block_size is None:
-            # All streams together have as many shards live as one stream would have.
-            window = default_window(lanes or default_lanes(int(np.count_nonzero(sizes))), taken, sum(samples))
+        own_lanes, window = lanes, None
+        if len(streams) > 1:
+            # All streams together have about as many shards live as one stream would have.
+            total = sum(samples)
+            own_lanes = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
+            window = default_window(own_lanes, taken, total) if block_size is None else None
         try:
             walks.append(
                 walk_of(
@@ -153,7 +155,7 @@ def walks_of(
                     seed=seed,
                     stream=number,
                     shuffle=shuffle,
-                    lanes=lanes,
+                    lanes=own_lanes,
                     window=window,
                     block_size=block_size,
                 )

@@ -153,9 +153,9 @@ class FixedWalk:
                 ids[mine] = part - self._part_begins[shards] + self._begins[shards]
         return ids
 
-    def renewed(self, *, stream: int, window: int) -> FixedWalk:
-        """Give the same walk with another stream number and window."""
-        if (stream, window) == (self.stream, self.window):
+    def renewed(self, *, stream: int, lanes: int, window: int) -> FixedWalk:
+        """Give the same walk with another stream number, lanes and window."""
+        if (stream, lanes, window) == (self.stream, self.lanes, self.window):
             return self
         return FixedWalk(
             self._sizes,
@@ -163,7 +163,7 @@ class FixedWalk:
             seed=self.seed,
             stream=stream,
             shuffle=self.shuffle,
-            lanes=self.lanes,
+            lanes=lanes,
             window=window,
         )
 

@@ -12,12 +12,18 @@ from streamshard.order.permutation import permutation
 
 MAX_DEFAULT_LANES = 64
 MAX_LANES = 1 << 16
+LIVE_LANES = 1024  # lanes wanted at most over all streams of a job
 LIVE_SHARDS = 128  # shards wanted live at once over the whole job; 8 GiB at 64 MiB each
 
 
-def default_lanes(num_shards: int) -> int:
-    """Give the number of lanes of a stream: the largest power of two <= min(64, shards / 2), at least 1."""
-    most = min(MAX_DEFAULT_LANES, num_shards // 2)
+def default_lanes(num_shards: int, samples: int = 1, all_samples: int = 1) -> int:
+    """Give the number of lanes of a stream that has ``samples`` of ``all_samples`` an epoch.
+
+    It is the largest power of two <= min(64, shards / 2, 1024 · share), at least 1. The last bound is met only by
+    streams of less than a sixteenth: each lane keeps at least two shards live, and lanes of very many streams would
+    keep nearly every shard so.
+    """
+    most = min(MAX_DEFAULT_LANES, num_shards // 2, LIVE_LANES * samples // max(1, all_samples))
     return 1 << (most.bit_length() - 1) if most else 1
 
 

@@ -16,6 +16,7 @@ from streamshard.order.position import Setting, State, StreamState, shortened
 from streamshard.order.timeline import Splice
 from streamshard.order.walk import StreamWalk
 
+_EXPLICIT_LANES = "num_canonical_nodes"
 _EXPLICIT_WINDOW = "shuffle_block_size"
 _LISTED = 20
 _ADVICE = ". Construct the dataset as in the run that saved the state, or start a new run without it"
@@ -110,15 +111,18 @@ def _compared(
     unused = (key for key in itertools.count() if key not in used)
     for number, (walk, match) in enumerate(zip(order.walks, matches, strict=True)):
         if match is None:
-            walks.append(walk.renewed(stream=next(unused), window=walk.window))
+            walks.append(walk.renewed(stream=next(unused), lanes=walk.lanes, window=walk.window))
             continue
         where = _where(number, names[number])
         found += _differences(f"{where} num_samples", match.num_samples, walk.num_samples)
-        found += _differences(f"{where} lanes", match.lanes, walk.lanes)
+        if settings.get(_EXPLICIT_LANES, "") is not None:
+            found += _differences(f"{where} lanes", match.lanes, walk.lanes)
         if settings.get(_EXPLICIT_WINDOW, "") is not None:
             found += _differences(f"{where} window", match.window, walk.window)
-        # A window that follows from the streams' shares stays what it was: what is live must not change midway.
-        walks.append(walk if found else walk.renewed(stream=match.key, window=match.window))
+        # Lanes and windows that follow from the streams' shares stay what they were: they decide which sample an
+        # index means.
+        keep = {"stream": match.key, "lanes": match.lanes, "window": match.window}
+        walks.append(walk if found else walk.renewed(**keep))
     return found, matches, walks
 
 

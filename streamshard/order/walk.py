@@ -57,7 +57,7 @@ class StreamWalk(Protocol):
     def samples(self, spots: Any, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]: ...
     def pass_of(self, index: int) -> tuple[int, int]: ...
     def pass_number(self, index: int) -> int: ...
-    def renewed(self, *, stream: int, window: int) -> StreamWalk: ...
+    def renewed(self, *, stream: int, lanes: int, window: int) -> StreamWalk: ...
     def live_shards(self, num_nodes: int = 1) -> int: ...
 
 
@@ -169,9 +169,9 @@ class Walk:
             begin = end
         return Spots(lane, row, turns)
 
-    def renewed(self, *, stream: int, window: int) -> Walk:
-        """Give the same walk with another stream number and window."""
-        if (stream, window) == (self.stream, self.window):
+    def renewed(self, *, stream: int, lanes: int, window: int) -> Walk:
+        """Give the same walk with another stream number, lanes and window."""
+        if (stream, lanes, window) == (self.stream, self.lanes, self.window):
             return self
         window = max(1, window) if self._cut is not None else 1
         return Walk(
@@ -179,7 +179,7 @@ class Walk:
             seed=self.seed,
             stream=stream,
             shuffle=self.shuffle,
-            lanes=self.lanes,
+            lanes=lanes,
             window=window,
         )
 

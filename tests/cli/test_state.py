@@ -396,6 +396,7 @@ def test_every_difference_is_named_and_the_exit_is_1(run: Run, root: Path, state
     assert lines[1:] == [
         "  seed was 3 and is 4",
         "  batching_method was 'random' and is 'stratified'",
+        "  num_canonical_nodes was None and is 1",
         "  sampling_method was 'balanced' and is 'fixed'",
         "  shuffle was 'sliding' and is 'block'",
         "  shuffle_block_size was None and is 7",

@@ -92,6 +92,26 @@ def take_from(loader, state, batches):
     return take(loader, len(loader) if batches is None else batches)
 
 
+def test_a_stream_keeps_its_lanes_when_its_share_grows(tmp_path):
+    for number in range(2):
+        with MDSWriter(out=tmp_path / str(number), columns={"number": "int"}, samples_per_shard=2) as writer:
+            for row in range(100):
+                writer.write({"number": 1000 * number + row})
+
+    def of(weight):
+        return loader_of(streams_of([tmp_path / "0", tmp_path / "1"], 1, weight), epoch_size=400)
+
+    first, state = take(of(399), 20)
+    lanes = state["columns"].index("lanes")
+    assert [row[lanes] for row in of(399).state_dict()["streams"]] == [2, 16]
+    assert [row[lanes] for row in of(1).state_dict()["streams"]] == [16, 16]
+    rest, later = take_from(of(1), state, None)
+    assert [row[lanes] for row in later["streams"]] == [2, 16]
+    for number in range(2):
+        counts = Counter(x for x in first + rest if x // 1000 == number)
+        assert max(counts.values()) - min(counts[1000 * number + row] for row in range(100)) <= 1
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_that_were_started_before_the_change_do_not_go_on_with_the_old_order(places, persistent):
     _, state = take(loader_of(streams_of(places, 5, 1, 1), epoch_size=60), 3)

@@ -27,6 +27,12 @@ def test_default_lanes_are_the_largest_power_of_two_up_to_half_the_shards(shards
     assert default_lanes(shards) == lanes
 
 
+@pytest.mark.parametrize(("share", "lanes"), [(2, 64), (16, 64), (17, 32), (100, 8), (1000, 1), (5000, 1)])
+def test_streams_of_a_small_share_have_fewer_lanes(share, lanes):
+    assert default_lanes(1000, 10**6, share * 10**6) == lanes
+    assert default_lanes(10, 10**6, share * 10**6) == min(4, lanes)
+
+
 def test_the_default_window_keeps_about_128_shards_live_in_the_job():
     assert [default_window(lanes) for lanes in (1, 2, 4, 8, 64, 128)] == [128, 64, 32, 16, 2, 2]
     # Of two equal streams each may keep 64.

@@ -26,7 +26,7 @@ def test_block_size_in_samples_sets_the_window_in_shards():
 def test_a_window_beyond_any_number_of_shards_is_the_widest_that_a_walk_can_be_renewed_with():
     wide = Walk(np.full(20, 100), seed=1, lanes=2, block_size=1 << 53)
     assert wide.window == (1 << 31) - 1
-    assert wide.renewed(stream=0, window=wide.window).window == wide.window
+    assert wide.renewed(stream=0, lanes=wide.lanes, window=wide.window).window == wide.window
     as_wide_as_the_lane = Walk(np.full(20, 100), seed=1, lanes=2, window=20)
     assert ids(wide, 0, 2000) == ids(as_wide_as_the_lane, 0, 2000)
 
