@@ -224,7 +224,7 @@ def whereabouts(
         )
     wanted = 1 if num_samples is None else num_samples
     samples: list[ComingSample] = []
-    for batch in range(plan.num_batches):
+    for batch in range(plan.num_global_batches):
         if len(samples) >= wanted:
             break
         for rank, (positions, ids) in enumerate(order.global_batch(plan, epoch, batch)):

@@ -106,6 +106,11 @@ class BatchPlan:
         wide, rest = self._dealt()
         return self.full_batches + wide + -(-rest // self.ranks)
 
+    @property
+    def num_global_batches(self) -> int:
+        """Global batches to come, each shorter one counted, also where ``exact`` deals out several in one step."""
+        return self.full_batches + len(self.tails)
+
     def rank_tails(self, rank: int) -> list[int]:
         """Give the numbers of the shorter batches in which one rank has a part."""
         self._check_rank(rank)

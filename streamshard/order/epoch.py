@@ -252,13 +252,17 @@ class Order:
         The same as ``positions`` and ``rank_batches`` of all ranks, for the work of one. Ids beyond the positions are
         padding.
         """
-        self._check(plan, epoch, batch, batch + 1, 1, 0)
+        self._check(plan, epoch, 0, 0, 1, 0)
+        if not 0 <= batch < plan.num_global_batches:
+            raise ValueError(f"global batch {batch}: this plan has {plan.num_global_batches}")
         begin, end = plan.batch_span(batch)
         tail = batch - plan.full_batches
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(self._lineup.parts(plan, epoch), epoch, begin, offsets)
         runs = self._lineup.runs(plan.ranks) if tail < 0 else 1
-        chosen = self._chosen(found, offsets.size, 1, slice(None), runs)
+        chosen = offsets
+        if tail < 0 or not self._is_dealt_in_order(plan, tail):
+            chosen = self._chosen(found, offsets.size, 1, slice(None), runs)
         ids = self._ids(found, chosen, offsets.size)
         shared = []
         for rank in range(plan.ranks):
