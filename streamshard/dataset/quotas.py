@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from streamshard.dataset.stream import Stream
 
 _MAX_POSITION = 1 << 62
+_LISTED = 20
+_logger = logging.getLogger(__name__)
 
 Mixture = Sequence[tuple["int | str", Mapping["str | int", float]]]
 """Weights from positions on: [(position, {stream: weight}), …]."""
@@ -65,6 +68,7 @@ def quotas_of(
         first = changes[0][1]
     else:
         first = tuple(sample_weights(streams, own_weights, mean_costs if relative else None))
+    _report_idle(streams, size, [(0, first), *changes])
     return Quotas(shared_out(size, first), first, changes)
 
 
@@ -123,10 +127,30 @@ def most_samples(quotas: Quotas) -> list[int]:
     return [max(each) for each in zip(*taken, strict=True)]
 
 
+def _report_idle(
+    streams: Sequence[Stream], size: int, changes: Sequence[tuple[int, Sequence[Fraction]]]
+) -> None:
+    """Say once which weights above 0 are too small for a whole epoch to take a sample."""
+    idle = [
+        f"{stream} from position {position} on"
+        for position, weights in dict(changes).items()
+        for stream, weight, samples in zip(streams, weights, shared_out(size, tuple(weights)), strict=True)
+        if weight and not samples
+    ]
+    if idle:
+        more = f", and {len(idle) - _LISTED} more" if len(idle) > _LISTED else ""
+        _logger.warning(
+            "mixture: weights above 0 that give no sample to an epoch of %d: %s%s; raise them or epoch_size",
+            size,
+            ", ".join(idle[:_LISTED]),
+            more,
+        )
+
+
 def _position(value: Any) -> int:
     position = parse_count(value, name="mixture: position") if isinstance(value, str) else as_integer(value)
     if position is None or not 0 <= position <= _MAX_POSITION:
-        raise ValueError(f"mixture: position {value!r}: expected a number of samples, from 0 on")
+        raise ValueError(f"mixture: position {value!r}: expected a number of samples from 0 to 2**62")
     return position
 
 

@@ -15,6 +15,8 @@ from streamshard.order.timeline import Quotas, Segment, Splice, Timeline
 
 BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
+_LISTED = 20
+
 Unit = tuple[int, int]
 """Samples of a global batch, and of those in it that are of one stream."""
 
@@ -53,10 +55,13 @@ class Lineup:
         self._by_unit = not self.is_single and batching in ("per_stream", "device_per_stream")
         self._seed = seed
         self._held: tuple[object, tuple[Part, ...]] | None = None
-        if self._by_unit and quotas.changes_inside_epochs():
+        inside = quotas.changes_inside_epochs() if self._by_unit else []
+        if inside:
+            more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
             raise ValueError(
                 f"batching_method={batching!r}: weights can change where an epoch begins, not at the positions "
-                f"{quotas.changes_inside_epochs()} of epochs of {quotas.num_samples} samples, where a batch may not end"
+                f"{inside[:_LISTED]}{more} of epochs of {quotas.num_samples} samples, where a batch may not end; move "
+                "them to multiples of the epoch's size, or use 'random' or 'stratified'"
             )
 
     def __getstate__(self) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Weights that change between runs and within one, as a user meets them: loaders, workers, states."""
 
+import logging
 from collections import Counter
 
 import pytest
@@ -185,6 +186,10 @@ def test_a_mixture_changes_within_the_run_and_a_state_goes_on_in_it(places):
         ([(0, {"s0": 1, "s1": True, "s2": 1})], "weight True"),
         ([(0, {"s0": 0, "s1": 0, "s2": 0})], "all weights are 0"),
         ([(-1, {"s0": 1, "s1": 1, "s2": 1})], "position -1"),
+        (
+            [((1 << 62) + 1, {"s0": 1, "s1": 1, "s2": 1})],
+            r"position 4611686018427387905: .* from 0 to 2\*\*62",
+        ),
         ([(5, {"s0": 1, "s1": 1, "s2": 1}), (5, {"s0": 1, "s1": 1, "s2": 1})], "must ascend"),
     ],
 )
@@ -192,6 +197,25 @@ def test_a_mixture_that_says_nothing_sensible_is_refused(places, mixture, words)
     streams = [Stream(local=place, name=f"s{number}") for number, place in enumerate(places)]
     with pytest.raises(ValueError, match=words):
         dataset_of(streams, mixture=mixture)
+
+
+def test_weights_of_a_mixture_that_come_to_no_sample_are_reported_once(places, caplog):
+    streams = [Stream(local=place, name=f"s{number}") for number, place in enumerate(places)]
+    mixture = [
+        (0, {"s0": 1, "s1": 1, "s2": 0}),
+        (60, {"s0": 1e-9, "s1": 1, "s2": 0}),
+        (90, {"s0": 1, "s1": 1e-9, "s2": 1e-9}),
+    ]
+    with caplog.at_level(logging.WARNING):
+        dataset_of(streams, epoch_size=60, mixture=mixture)
+    [record] = caplog.records
+    idle = (
+        "stream 's0' from position 60 on, stream 's1' from position 90 on, stream 's2' from position 90 on;"
+    )
+    assert idle in record.getMessage()
+    caplog.clear()
+    dataset_of(streams, epoch_size=60, mixture=mixture[:1])
+    assert not caplog.records
 
 
 def test_a_mixture_beside_repeat_or_fixed_is_refused(places):

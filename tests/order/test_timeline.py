@@ -80,6 +80,10 @@ def test_whole_batches_of_one_stream_change_only_with_the_epoch():
     order_of(Quotas((60, 60), HALF, ((240, FIRST),)), "per_stream")
     with pytest.raises(ValueError, match=r"not at the positions \[150\] of epochs of 120"):
         order_of(Quotas((60, 60), HALF, ((150, FIRST),)), "per_stream")
+    many = Quotas((60, 60), HALF, tuple((121 + n, FIRST) for n in range(100)))
+    with pytest.raises(ValueError, match=r"140\] and 80 more of epochs of 120.* use 'random'") as caught:
+        order_of(many, "per_stream")
+    assert len(str(caught.value)) < 500
 
 
 def test_before_a_splice_all_is_as_it_was():
