@@ -101,7 +101,9 @@ class Order:
             )
         for walk, samples in zip(walks, quotas.per_epoch, strict=True):
             if isinstance(walk, FixedWalk) and (
-                walk.samples_per_epoch != samples or quotas.changes or splice
+                walk.samples_per_epoch != samples
+                or quotas.changes
+                or (splice is not None and not splice.keeps(quotas.per_epoch))
             ):
                 raise ValueError(
                     f"a walk that takes the same {walk.samples_per_epoch} samples in every epoch cannot give "

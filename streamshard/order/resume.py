@@ -157,7 +157,7 @@ def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:
         return Resumed(_spliced(order, splice, saved), saved.epoch + 1, 0, saved.gone, ())
     if is_plain and saved.unit is not None and saved.position:
         counted = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
-        return Resumed(order.spliced(counted), saved.epoch, saved.position, saved.gone, ())
+        return Resumed(_spliced(order, counted, saved), saved.epoch, saved.position, saved.gone, ())
     splice = None
     if not is_plain:
         splice = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
@@ -206,7 +206,7 @@ def _changed(
 def _spliced(order: Order, splice: Splice | None, saved: State) -> Order:
     if splice is None:
         return order
-    if any(isinstance(walk, FixedWalk) for walk in order.walks):
+    if not splice.keeps(order.samples_per_epoch) and any(isinstance(walk, FixedWalk) for walk in order.walks):
         raise StateError(
             "sampling_method='fixed' takes the same samples in every epoch, so what an epoch takes cannot change in "
             f"a run: the state's streams give {[stream.share for stream in saved.streams]} samples, this dataset's "

@@ -150,6 +150,19 @@ class Splice:
     samples: tuple[int, ...] | None = None
     unit: tuple[int, int] | None = None
 
+    def keeps(self, per_epoch: Sequence[int]) -> bool:
+        """Whether all epochs take of each stream what they would without it: only batches are counted off anew."""
+        return (
+            self.samples is not None
+            and self.begin == sum(self.taken)
+            and all(
+                cursor - taken == self.epoch * whole and taken + samples == whole
+                for cursor, taken, samples, whole in zip(
+                    self.cursors, self.taken, self.samples, per_epoch, strict=True
+                )
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Era:

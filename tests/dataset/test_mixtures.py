@@ -285,3 +285,35 @@ def test_b120_what_drop_leaves_out_is_said_once_with_streams_and_numbers(places)
     with pytest.warns(UserWarning, match=words):
         assert len(list(loader)) == 4
     assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize("batching", ["random", "stratified", "per_stream", "device_per_stream"])
+def test_a_run_of_fixed_samples_goes_on_anywhere_in_an_epoch_with_other_batches(places, batching):
+    streams = [
+        Stream(local=places[0], choose=25),
+        Stream(local=places[1], repeat=1.5),
+        Stream(local=places[2]),
+    ]
+    arguments = {"sampling_method": "fixed", "batching_method": batching}
+    whole = Counter(x for batch in loader_of(streams, **arguments) for x in numbers_of(batch))
+    assert counts_of(whole.elements()) == {0: 25, 1: 90, 2: 60}
+    seen, state, sizes = [], None, [6, 6, 4, 7, 5, 3, 9]
+    for size in sizes:  # 3 batches of each: 120 of an epoch's 175 samples
+        loader = loader_of(streams, size, **arguments)
+        if state is not None:
+            loader.load_state_dict(state)
+        taken, state = take(loader, 3)
+        seen += taken
+        assert (state["epoch"], state["position"]) == (0, len(seen))
+    loader = loader_of(streams, 8, **arguments)
+    loader.load_state_dict(state)
+    rest = [numbers_of(batch) for batch in loader]
+    seen += [x for batch in rest for x in batch]
+    assert Counter(seen) == whole
+    again = loader_of(streams, 8, **arguments)
+    again.load_state_dict(loader.state_dict())
+    assert Counter(x for batch in again for x in numbers_of(batch)) == whole
+    # Cursors that fixed samples cannot have are refused, in whole batches of one stream, too.
+    state["streams"][1][state["columns"].index("cursor")] += 90
+    with pytest.raises(StateError, match="takes the same samples in every epoch"):
+        loader.load_state_dict(state)
