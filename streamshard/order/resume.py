@@ -154,14 +154,14 @@ def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:
         after = tuple(a + b for a, b in zip(cursors, shares, strict=True))
         begun = order.segments(saved.epoch + 1)[0]
         splice = None if begun.cursors == after else Splice(saved.epoch + 1, 0, after, (0,) * len(after))
-        return Resumed(_spliced(order, splice, saved), saved.epoch + 1, 0, saved.gone, ())
+        return Resumed(_spliced(order, splice, saved, given), saved.epoch + 1, 0, saved.gone, ())
     if is_plain and saved.unit is not None and saved.position:
         counted = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
-        return Resumed(_spliced(order, counted, saved), saved.epoch, saved.position, saved.gone, ())
+        return Resumed(_spliced(order, counted, saved, given), saved.epoch, saved.position, saved.gone, ())
     splice = None
     if not is_plain:
         splice = Splice(saved.epoch, saved.begin, cursors, taken, shares, saved.unit)
-    return Resumed(_spliced(order, splice, saved), saved.epoch, saved.position, saved.gone, ())
+    return Resumed(_spliced(order, splice, saved, given), saved.epoch, saved.position, saved.gone, ())
 
 
 def _changed(
@@ -200,13 +200,19 @@ def _changed(
     )
     notes.append(f"the streams are mixed anew from position {position} of epoch {epoch} on")
     splice = Splice(epoch, position, cursors, taken)
-    return Resumed(_spliced(order, splice, saved), epoch, position, gone, tuple(notes))
+    return Resumed(_spliced(order, splice, saved, given), epoch, position, gone, tuple(notes))
 
 
-def _spliced(order: Order, splice: Splice | None, saved: State) -> Order:
+def _spliced(order: Order, splice: Splice | None, saved: State, given: Sequence[int]) -> Order:
     if splice is None:
         return order
-    if not splice.keeps(order.samples_per_epoch) and any(isinstance(walk, FixedWalk) for walk in order.walks):
+    # Cursors of fixed samples count along a walk of those samples alone, which no other number of them has.
+    was_fixed = saved.settings.get("sampling_method") == "fixed" and any(
+        ((stream.taken - count if saved.begin else 0) + stream.share) % stream.num_samples
+        for stream, count in zip(saved.streams, given, strict=True)
+    )
+    is_fixed = any(isinstance(walk, FixedWalk) for walk in order.walks)
+    if (was_fixed or is_fixed) and not splice.keeps(order.samples_per_epoch):
         raise StateError(
             "sampling_method='fixed' takes the same samples in every epoch, so what an epoch takes cannot change in "
             f"a run: the state's streams give {[stream.share for stream in saved.streams]} samples, this dataset's "

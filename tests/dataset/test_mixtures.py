@@ -317,3 +317,18 @@ def test_a_run_of_fixed_samples_goes_on_anywhere_in_an_epoch_with_other_batches(
     state["streams"][1][state["columns"].index("cursor")] += 90
     with pytest.raises(StateError, match="takes the same samples in every epoch"):
         loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("batching", ["random", "per_stream"])
+def test_a_run_of_fixed_samples_cannot_go_on_with_whole_passes(places, batching):
+    arguments = {"sampling_method": "fixed", "batching_method": batching}
+    parts = [Stream(local=places[0], choose=25), Stream(local=places[1])]
+    whole = [Stream(local=places[0]), Stream(local=places[1])]
+    _, of_parts = take(loader_of(parts, **arguments), 4)
+    _, of_whole = take(loader_of(whole, **arguments), 4)
+    for state, streams, words in (
+        (of_parts, whole, r"\[25, 60\].*\[60, 60\]"),
+        (of_whole, parts, r"\[60, 60\].*\[25, 60\]"),
+    ):
+        with pytest.raises(StateError, match=f"same samples in every epoch.*{words}"):
+            loader_of(streams, **arguments).load_state_dict(state)
