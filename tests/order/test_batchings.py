@@ -15,7 +15,7 @@ from streamshard.order.walk import Walk
 
 UNITS = ("per_stream", "device_per_stream")
 FEW = settings(max_examples=40, deadline=None)
-MANY = settings(max_examples=1000, deadline=None)
+MANY = settings(max_examples=600, deadline=None)
 
 
 @st.composite
