@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from streamshard.errors import StorageError
+from streamshard.storage.failures import http_status
 from streamshard.storage.redact import public_url
 from streamshard.storage.store import check_size
 
 # A window is what one call reads: several pieces at once, because one connection to a bucket is slow.
 _PIECE_NBYTES = 4 << 20
+_BEYOND_THE_END = 416  # how a server refuses a range of which it has nothing
 _WINDOW_NBYTES = 4 * _PIECE_NBYTES
 _SMALLEST_WINDOW_NBYTES = 64 << 10
 
@@ -56,6 +58,8 @@ def read_pieces(
     failed: Exception | None = None
     for offset, stop, answer in zip(offsets, stops, answers, strict=True):
         if isinstance(answer, Exception):
+            if http_status(answer) == _BEYOND_THE_END:
+                check_size(remote_size(fs, path), expected, what)
             failed = failed or answer
         elif len(answer) == stop - offset:
             pieces[offset] = bytes(answer)

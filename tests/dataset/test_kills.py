@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 from contextlib import suppress
@@ -71,9 +72,8 @@ def kill_and_restart(
     expected = [batches_of(directory, rank) for rank in range(RANKS)]
     rng = random.Random(2026)
     cache, log, state = tmp_path / "cache", tmp_path / "log", tmp_path / "state.json"
-    temporary, bare_temporary = short_directory / "tmp", short_directory / "bare"
+    temporary = short_directory / "tmp"
     temporary.mkdir()
-    bare_temporary.mkdir()
     options = {
         "dataset": {
             "remote": upload(s3, directory),
@@ -116,16 +116,9 @@ def kill_and_restart(
     if cache_limit is None:
         assert len(list(cache.glob("*.mds"))) == SAMPLES // PER_SHARD
 
-    bare_pids: set[int] = set()
-    bare_options = {"log": str(tmp_path / "bare"), "num_workers": 2}
-    bare_kills = 1 if kills < 5 else 3
-    for _ in range(bare_kills):
-        with Job(
-            "load_without_streamshard", RANKS, bare_options, environment={"TMPDIR": str(bare_temporary)}
-        ) as job:
-            bare_pids |= kill_soon(job, tmp_path / "bare.0", 5, rng)
-    assert len(left) * bare_kills <= len(left_in(bare_temporary)) * kills
-    assert len(left_in_memory) * bare_kills <= len(left_in_shared_memory(bare_pids)) * kills
+    # torch's own, of tensors that were on their way and sockets to send them by; none has a name of ours.
+    assert all(re.fullmatch(r"torch_\d+_\d+_\d+", name) for name in left_in_memory)
+    assert all(name.startswith("pymp-") for name in left)
 
 
 def test_b095_a_run_over_s3_that_is_killed_again_and_again_goes_on(

@@ -40,7 +40,7 @@ def test_a_global_batch_is_the_parts_of_its_ranks(order: Order, data: Any) -> No
         remainder=data.draw(st.sampled_from(["pad", "exact"])),
     )
     heard = [0] * ranks
-    for batch in range(plan.num_batches):
+    for batch in range(plan.num_global_batches):
         for rank, (positions, ids) in enumerate(order.global_batch(plan, epoch, batch)):
             if not ids.size:
                 continue

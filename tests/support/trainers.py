@@ -71,23 +71,6 @@ def read_in_many_ways(rank: int, options: dict[str, Any]) -> None:
             log.write(json.dumps({"way": way, "numbers": numbers}) + "\n")
 
 
-def load_without_streamshard(rank: int, options: dict[str, Any]) -> None:
-    """The same kind of loop over torch's own loader and no files: what a bare loader leaves when it is killed."""
-    import torch
-    import torch.distributed as dist
-    from torch.utils.data import DataLoader, IterableDataset
-
-    class Endless(IterableDataset):  # type: ignore[type-arg]
-        def __iter__(self) -> Any:
-            while True:
-                yield {"number": 1, "text": "text"}
-
-    log = os.open(f"{options['log']}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for _ in DataLoader(Endless(), batch_size=8, num_workers=options["num_workers"]):
-        os.write(log, b"{}\n")
-        dist.all_reduce(torch.ones(1))
-
-
 def leave_early(rank: int, options: dict[str, Any]) -> None:
     """Take some batches of each loader of ``ways``, keep their iterators, and let the process end."""
     from streamshard import StreamingDataset
