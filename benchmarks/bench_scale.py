@@ -71,11 +71,6 @@ def scale(setting: Setting) -> Iterator[Contest]:
         [
             Party("one stream", "streams", options={"folder": str(places[small]), "count": 1}),
             Party(f"{count:,} streams", "streams", options={"folder": str(many[0].parent), "count": count}),
-            Party(
-                f"{count:,} streams of one lane",
-                "streams",
-                options={"folder": str(many[0].parent), "count": count, "lanes": 1},
-            ),
         ],
         "seconds",
         False,
