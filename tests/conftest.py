@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.seaweedfs import SeaweedServer, find_weed
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile(
+    "patient", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
