@@ -18,7 +18,7 @@ from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowMixture, SlowStream, mixed_batch
 
 FEW = settings(max_examples=15, deadline=None)
-MANY = settings(max_examples=1000, deadline=None)
+MANY = settings(max_examples=700, deadline=None)
 
 shares = st.lists(st.integers(0, 400), min_size=1, max_size=9).filter(any)
 
