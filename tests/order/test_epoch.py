@@ -15,7 +15,7 @@ from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowStream, global_batch, rank_part
 
 FEW = settings(max_examples=60, deadline=None)
-MANY = settings(max_examples=8000, deadline=None)
+MANY = settings(max_examples=5000, deadline=None)
 
 
 @st.composite
