@@ -132,6 +132,28 @@ def test_the_streams_take_turns_in_their_shares(mix, data, batching):
             assert abs(count - passed * units[stream] / sum(units)) <= 1.5
 
 
+@FEW
+@given(mixes(), st.data(), st.sampled_from(UNITS))
+def test_what_drop_leaves_out_and_pad_repeats_is_less_than_the_table_says(mix, data, batching):
+    order = order_of(mix, batching)
+    ranks = data.draw(st.integers(1, 5))
+    size = ranks * data.draw(st.integers(1, 4))
+    padded = order.plan(0, 0, global_batch_size=size, ranks=ranks)
+    repeats = [0] * len(order.walks)
+    for rank in range(ranks):
+        for _, pads in batches_of(order, padded, 0, rank):
+            repeats = [a + b for a, b in zip(repeats, counts_of(order, pads), strict=True)]
+    assert all(count < ranks for count in repeats)
+    if not padded.full_batches:
+        return  # drop would drop everything, which is refused
+    dropping = order.plan(0, 0, global_batch_size=size, ranks=ranks, remainder="drop")
+    left_out = order.left_out(dropping, 0)
+    assert all(0 < count < size for count in left_out.values())
+    given_ = [x for rank in range(ranks) for real, _ in batches_of(order, dropping, 0, rank) for x in real]
+    wanted = [n - left_out.get(stream, 0) for stream, n in enumerate(order.samples_per_epoch)]
+    assert counts_of(order, given_) == wanted
+
+
 def test_b120_a_stream_smaller_than_a_batch_is_given_and_with_drop_it_is_counted():
     order = Order(
         [Walk(np.array([3]), seed=1), Walk(np.array([16]), seed=1, stream=1)], batching="per_stream"
