@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamshard.dataset.ahead import Ahead
+from streamshard.dataset.foresight import Foresight
 from streamshard.dataset.pool import ShardPool
 from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
-from streamshard.dataset.tolerance import LostShards
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order, RankBatches
-from streamshard.storage.cache import Blob, NodeCache
-from streamshard.storage.prefetch import Prefetcher
 
 if TYPE_CHECKING:
     from streamshard.dataset.sieve import Sieve
@@ -30,10 +27,7 @@ if TYPE_CHECKING:
 # to stay in a cache and not to keep the first batch waiting.
 _CHUNK_NBYTES = 4 << 20
 _CHUNK_SAMPLES = 8192
-# Bytes of shards wanted ahead of the trainer by each worker where ``predownload`` says nothing.
-_AHEAD_NBYTES = 256 << 20
 _AHEAD_CHUNKS = 64
-_FETCH_THREADS = 4
 # Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
 _LOOKED_UP_PER_STREAM = 64
 
@@ -47,6 +41,7 @@ class Share:
         rank: data-parallel rank.
         worker, workers: this worker takes the batches ``worker``, ``worker + workers``, ….
         skip: batches of its own that it leaves out at the start.
+        ranks_per_node: data-parallel ranks that share this node's caches; None: all.
     """
 
     order: Order
@@ -56,6 +51,29 @@ class Share:
     worker: int = 0
     workers: int = 1
     skip: int = 0
+    ranks_per_node: int | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes among which the ranks are spread."""
+        return -(-self.plan.ranks // self._ranks_here)
+
+    @property
+    def readers_here(self) -> int:
+        """Workers of all ranks on this node."""
+        return self._ranks_here * self.workers
+
+    @property
+    def part_of_node(self) -> tuple[float, float]:
+        """Share [begin, end) of each global batch, in lane order, that the node's ranks read."""
+        if self.order.batching == "device_per_stream":
+            return 0.0, 1.0
+        begin = self.rank // self._ranks_here * self._ranks_here
+        return begin / self.plan.ranks, min(1.0, (begin + self._ranks_here) / self.plan.ranks)
+
+    @property
+    def _ranks_here(self) -> int:
+        return min(self.plan.ranks, self.ranks_per_node or self.plan.ranks)
 
     @property
     def num_batches(self) -> int:
@@ -143,11 +161,14 @@ class Feed:
         """
         pool = ShardPool(self._source)
         sieve = self._sieve
-        ahead = _Ahead(self._source, self._share.workers, sieve.lost if sieve is not None else None)
+        foresight = Foresight(self._source, self._share)
+        ahead = Ahead(self._source, self._share, foresight, sieve.lost if sieve is not None else None)
         finish = self._reading.finish if sieve is None else functools.partial(sieve.sift, pool)
-        chunks = self._share.chunks(self._batches_at_once())
+        chunks = self._share.chunks(self._batches_at_once(ahead.most_samples))
         waiting: deque[RankBatches] = deque()
+        read = 0
         try:
+            foresight.set()
             more = True
             while True:
                 while more and not self._enough_ahead(waiting, ahead):
@@ -159,6 +180,8 @@ class Feed:
                 if not waiting:
                     return
                 chunk = waiting.popleft()
+                foresight.now_at(read)
+                read += len(chunk.padding)
                 batches = (
                     self._decoded(pool, ahead, chunk)
                     if sieve is None
@@ -171,11 +194,12 @@ class Feed:
                 ahead.done_with(chunk.samples)
         finally:
             ahead.close()
+            foresight.unset()
             pool.close()
             if sieve is not None:
                 sieve.close()
 
-    def _decoded(self, pool: ShardPool, ahead: _Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
+    def _decoded(self, pool: ShardPool, ahead: Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
         read, split = self._reading.read, self._reading.split
         bounds = chunk.bounds.tolist()
         if len(bounds) > 2:
@@ -194,117 +218,25 @@ class Feed:
             ahead.wait(samples)
             yield split(read(pool, samples), [0, end - begin])[0], end - begin
 
-    def _batches_at_once(self) -> int:
+    def _batches_at_once(self, most_samples: int | None) -> int:
         if self._reading.one_by_one:
             return 1
         plan = self._share.plan
         mean_nbytes = max(1, self._source.raw_nbytes // self._source.num_samples)
-        samples = min(_CHUNK_SAMPLES, _CHUNK_NBYTES // mean_nbytes)
+        samples = min(_CHUNK_SAMPLES, _CHUNK_NBYTES // mean_nbytes, most_samples or _CHUNK_SAMPLES)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 
-    def _enough_ahead(self, waiting: deque[RankBatches], ahead: _Ahead) -> bool:
+    def _enough_ahead(self, waiting: deque[RankBatches], ahead: Ahead) -> bool:
         if not waiting:
             return False
         if not ahead.fetches:
             return True
         if self._predownload is not None:
             return sum(len(chunk.samples) for chunk in waiting) >= self._predownload
+        if ahead.most_samples is not None and sum(map(_num_samples, waiting)) >= ahead.most_samples:
+            return True
         return ahead.nbytes >= ahead.most_nbytes or len(waiting) >= _AHEAD_CHUNKS
 
 
-class _Caches:
-    """Fetches each file through the cache of its own stream; streams may have files of one name."""
-
-    def __init__(self) -> None:
-        self._cache_of: dict[int, tuple[Blob, NodeCache]] = {}  # holds the blobs, so that no id is used again
-
-    def add(self, blob: Blob, cache: NodeCache) -> None:
-        self._cache_of[id(blob)] = (blob, cache)
-
-    def ensure(self, blob: Blob) -> Path:
-        return self._cache_of.pop(id(blob))[1].ensure(blob)
-
-
-class _Ahead:
-    """The shards that the chunks in sight need, fetched by threads in the order of need.
-
-    A shard is on the prefetcher's account only from its first mention until it is first waited for: the many
-    shards that a shuffle has live at once are local by then and must not stop the next ones from being fetched.
-    """
-
-    def __init__(self, source: Source, workers: int, lost: LostShards | None = None) -> None:
-        self._source = source
-        self._lost = LostShards(tolerated=False) if lost is None else lost
-        self._needed: Counter[int] = Counter()
-        self._wanted: dict[int, int] = {}
-        self._local: set[int] = set()
-        self.nbytes = 0
-        self.fetches = any(stream.fetches for stream in source.streams)
-        self._caches = _Caches()
-        self._prefetcher: Prefetcher | None = None
-        limits = [
-            stream.cache.limit_bytes for stream in source.streams if stream.cache.limit_bytes is not None
-        ]
-        self._evicts = bool(limits)
-        # What is fetched ahead must still be there when its turn comes.
-        self.most_nbytes = min([_AHEAD_NBYTES, *(limit // (4 * workers) for limit in limits)])
-
-    def want(self, samples: NDArray[np.int64]) -> None:
-        """Ask for the shards of ``samples``, behind all that was asked for before."""
-        if not self.fetches:
-            return
-        for shard in self._shards_of(samples):
-            self._needed[shard] += 1
-            if self._needed[shard] > 1 or shard in self._local or shard in self._lost:
-                continue
-            stream, number = self._source.stream_of(shard)
-            blob = stream.blob(number)
-            if blob is None:
-                self._local.add(shard)
-                continue
-            if self._prefetcher is None:
-                self._prefetcher = Prefetcher(
-                    self._caches.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
-                )
-            self._caches.add(blob, stream.cache)
-            self._wanted[shard] = blob.nbytes
-            self.nbytes += blob.nbytes
-            self._prefetcher.want(shard, blob)
-
-    def wait(self, samples: NDArray[np.int64]) -> None:
-        """Block until the shards of ``samples`` are local, or lost; raises what else kept one from it."""
-        if self._prefetcher is None:
-            return
-        for shard in self._shards_of(samples):
-            if shard in self._wanted:
-                try:
-                    self._prefetcher.wait(shard)
-                except (FormatError, OSError) as error:
-                    if not self._lost.note(shard, error):
-                        raise
-                self._prefetcher.done_with(shard)
-                self.nbytes -= self._wanted.pop(shard)
-                self._local.add(shard)
-
-    def done_with(self, samples: NDArray[np.int64]) -> None:
-        """Take back what ``want`` asked for."""
-        if not self.fetches:
-            return
-        for shard in self._shards_of(samples):
-            self._needed[shard] -= 1
-            if self._needed[shard]:
-                continue
-            del self._needed[shard]
-            if self._evicts:
-                self._local.discard(shard)
-
-    def close(self) -> None:
-        """End all fetching."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-
-    def _shards_of(self, samples: NDArray[np.int64]) -> list[int]:
-        """Shards in the order in which the samples need them."""
-        shards, first = np.unique(self._source.locate(samples)[0], return_index=True)
-        ordered: list[int] = shards[np.argsort(first)].tolist()
-        return ordered
+def _num_samples(chunk: RankBatches) -> int:
+    return len(chunk.samples)

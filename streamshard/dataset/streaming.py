@@ -270,7 +270,10 @@ class StreamingDataset(Course, IterableDataset[Any]):
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.epoch, beginning.position)
-        share = Share(self._states.order, plan, beginning.epoch, rank, worker, workers)
+        ranks_here = self._world().replicate(self._batching.replication).ranks_per_node
+        share = Share(
+            self._states.order, plan, beginning.epoch, rank, worker, workers, ranks_per_node=ranks_here
+        )
         taken = dropped = 0
         if turns.restored is not None:
             progress = turns.restored[2]

@@ -99,6 +99,19 @@ class FixedWalk:
         """Rows of a lane that a block holds, on the average."""
         return self.whole.block_rows
 
+    @property
+    def samples_per_shard(self) -> NDArray[np.int64]:
+        """Samples of each shard in file order, shape (shards,)."""
+        return self.whole.samples_per_shard
+
+    def inner_pass(self, begin: int) -> tuple[Walk, int]:
+        """Give the plain walk over the same shards, and the number of its pass, that makes the pass from ``begin``."""
+        epoch, place = divmod(begin, self.samples_per_epoch)
+        number = place // self.num_samples
+        if number < self._passes or self._part is None:
+            return self.whole, epoch * self._passes + number
+        return self._part, epoch
+
     def live_shards(self, num_nodes: int = 1) -> int:
         """As :meth:`Walk.live_shards`."""
         return self.whole.live_shards(num_nodes)

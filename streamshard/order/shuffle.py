@@ -158,6 +158,19 @@ class LanePass(abc.ABC):
         self._held = self._samples(block)
         self._block, self._begin = block, begin
 
+    def piece_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Give each piece's first sample id and the rows [first, last) of the blocks that draw from it, in this
+        pass's order; shape (pieces,)."""
+        borders = np.array([self.block_begin(block) for block in range(self.num_blocks + 1)], dtype=np.int64)
+        first = np.full(self._counts.size, self.num_samples, dtype=np.int64)
+        last = np.zeros(self._counts.size, dtype=np.int64)
+        for block in range(self.num_blocks):
+            pieces = self.block_pieces(block)
+            here = slice(pieces.start, pieces.stop)
+            first[here] = np.minimum(first[here], borders[block])
+            last[here] = borders[block + 1]
+        return self._begins, first, last
+
     def piece_span(self, piece: int) -> tuple[int, int]:
         """Give the first sample id and the number of samples of a piece, numbered in this pass's order."""
         return int(self._begins[piece]), int(self._counts[piece])

@@ -59,6 +59,8 @@ class StreamWalk(Protocol):
     def pass_number(self, index: int) -> int: ...
     def renewed(self, *, stream: int, lanes: int, window: int) -> StreamWalk: ...
     def live_shards(self, num_nodes: int = 1) -> int: ...
+    @property
+    def samples_per_shard(self) -> NDArray[np.int64]: ...
 
 
 class _Turn:
@@ -234,6 +236,11 @@ class Walk:
             if here.size:
                 ids[here] = self._gather(turn, lane[here], row[here])
         return ids
+
+    @property
+    def samples_per_shard(self) -> NDArray[np.int64]:
+        """Samples of each shard in file order, shape (shards,)."""
+        return self._sizes
 
     @property
     def block_rows(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import pickle
 import threading
@@ -105,7 +106,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, names: list[st
 
 def test_what_is_needed_furthest_in_the_future_goes_first(tmp_path: Path, names: list[str]) -> None:
     distance = {names[0]: 1.0, names[1]: 9.0, names[2]: 5.0}
-    cache = cache_at(tmp_path, 3, next_use=distance.get)
+    cache = cache_at(tmp_path, 3, next_use=lambda name: distance.get(name, math.inf))
     for name in names[:3]:
         cache.ensure(blob_of(name, NBYTES))
     cache.ensure(blob_of(names[3], NBYTES))
@@ -194,12 +195,36 @@ ENTRIES = st.lists(
 def test_the_plan_is_a_permutation_by_distance_then_age(
     entries: list[CachedEntry], distance: dict[str, int]
 ) -> None:
-    plan = plan_eviction(entries, distance.get)
+    def next_use(name: str) -> float:
+        return distance.get(name, math.inf)
+
+    plan = plan_eviction(entries, next_use)
     assert sorted(entry.name for entry in plan) == sorted(entry.name for entry in entries)
     for first, second in itertools.pairwise(plan):
         far, near = distance.get(first.name, 99), distance.get(second.name, 99)
         assert far > near or (far == near and first.last_used_ns <= second.last_used_ns)
-    assert plan == plan_eviction(list(reversed(entries)), distance.get)
+    assert plan == plan_eviction(list(reversed(entries)), next_use)
+
+
+def test_another_jobs_files_are_kept_while_they_are_in_use_there_and_go_first_later() -> None:
+    minute = 60 * 10**9
+    entries = [
+        CachedEntry("theirs, used now", 1, 100 * minute),
+        CachedEntry("theirs, used long ago", 1, 80 * minute),
+        CachedEntry("ours, in use", 1, 100 * minute),
+        CachedEntry("ours, needed soon", 1, 100 * minute),
+        CachedEntry("ours, needed later", 1, 100 * minute),
+        CachedEntry("ours, not needed", 1, 100 * minute),
+    ]
+    uses = {"ours, in use": 0.2, "ours, needed soon": 9.0, "ours, needed later": 99.0, "ours, not needed": math.inf}
+    assert [entry.name for entry in plan_eviction(entries, uses.get)] == [
+        "theirs, used long ago",
+        "ours, not needed",
+        "ours, needed later",
+        "ours, needed soon",
+        "theirs, used now",
+        "ours, in use",
+    ]
 
 
 def test_without_a_hook_the_plan_is_least_recently_used() -> None:
