@@ -71,8 +71,9 @@ class Ahead:
         if limits:
             in_sight = min(limits) * source.num_samples // max(1, source.raw_nbytes)
             self.most_samples = max(1, in_sight // (_IN_SIGHT_OF_LIMIT * readers))
-            if self.fetches and not foresight.fits():
-                # Shards that are in use would be given up for those fetched ahead, and the other way round.
+            if self.fetches and not foresight.fits() and lost is None:
+                # Shards that are in use would be given up for those fetched ahead, and the other way round. Where lost
+                # shards are tolerated, they are found out ahead.
                 self.fetches = False
 
     def want(self, samples: NDArray[np.int64]) -> None:
