@@ -64,6 +64,11 @@ class Share:
         return self._ranks_here * self.workers
 
     @property
+    def is_first_here(self) -> bool:
+        """Whether no other worker of the node comes before this one."""
+        return self.worker == 0 and self.rank % self._ranks_here == 0
+
+    @property
     def part_of_node(self) -> tuple[float, float]:
         """Share [begin, end) of each global batch, in lane order, that the node's ranks read."""
         if self.order.batching == "device_per_stream":

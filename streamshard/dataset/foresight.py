@@ -53,7 +53,10 @@ class Foresight:
         return bool(self._limited)
 
     def fits(self) -> bool:
-        """Whether each limit has room for the shards that the shuffle keeps in use at once; else say so in the log."""
+        """Whether each limit has room for the shards that the shuffle keeps in use at once.
+
+        If not, one reader of the node says so in the log.
+        """
         streams = self._source.streams
         roomy = True
         for directory in {streams[number].cache.directory for number in self._limited}:
@@ -71,8 +74,10 @@ class Foresight:
                 for stream, counted in zip(streams, here, strict=True)
                 if counted
             )
-            if live > limit:
-                roomy = False
+            if live <= limit:
+                continue
+            roomy = False
+            if self._share.is_first_here:
                 logger.warning(
                     "cache directory %s: the shuffle keeps shards of about %s bytes in use at once on this node, "
                     "cache_limit= is %s bytes: shards are fetched again and again; raise cache_limit=, or lower "

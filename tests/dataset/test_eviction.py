@@ -52,7 +52,9 @@ class _Watch:
     def _run(self) -> None:
         directory = CacheDirectory(self._directory)
         while not self._stop.wait(0.01):
-            with directory.room():  # or a file would count twice that is published or replaced during the look
+            with (
+                directory.room()
+            ):  # or a file would count twice that is published or replaced during the look
                 self.most = max(self.most, _shards_in(self._directory))
 
     def __enter__(self) -> _Watch:
@@ -72,7 +74,9 @@ def _shards_in(directory: Path) -> int:
 class Job:
     """Some ranks with one cache, in step as training is."""
 
-    def __init__(self, remote: Path, cache: Path, *, ranks: int, workers: int, batch_size: int, **options: Any):
+    def __init__(
+        self, remote: Path, cache: Path, *, ranks: int, workers: int, batch_size: int, **options: Any
+    ):
         self.datasets = [
             StreamingDataset(
                 remote=remote.as_uri(),

@@ -216,7 +216,12 @@ def test_another_jobs_files_are_kept_while_they_are_in_use_there_and_go_first_la
         CachedEntry("ours, needed later", 1, 100 * minute),
         CachedEntry("ours, not needed", 1, 100 * minute),
     ]
-    uses = {"ours, in use": 0.2, "ours, needed soon": 9.0, "ours, needed later": 99.0, "ours, not needed": math.inf}
+    uses = {
+        "ours, in use": 0.2,
+        "ours, needed soon": 9.0,
+        "ours, needed later": 99.0,
+        "ours, not needed": math.inf,
+    }
     assert [entry.name for entry in plan_eviction(entries, uses.get)] == [
         "theirs, used long ago",
         "ours, not needed",
