@@ -82,6 +82,7 @@ class _ConvertCommand(click.Command):
     metavar="NAME=KEY",
     help="What samples cost (tokens=KEY), for weight_by.",
 )
+@click.option("--sample-hash", metavar="NAME", help="Hash of every sample too (xxh64).")
 @click.option("--json-rest", metavar="COLUMN", help="Column for the rarest of more than 256 keys.")
 @click.option("--allow-outside-root", is_flag=True, help="Let image paths and links leave the root.")
 @click.option("--max-image-pixels", type=int, metavar="N", help="Largest image that is decoded.")

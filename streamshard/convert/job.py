@@ -26,7 +26,20 @@ from streamshard.convert.summary import Summary
 from streamshard.convert.tally import SavedChunk
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
-from streamshard.format.index import INDEX_BASENAME, Index, ShardInfo, index_text, parse_index
+from streamshard.format.index import (
+    INDEX_BASENAME,
+    Index,
+    ShardInfo,
+    index_text,
+    parse_index,
+    side_basenames,
+)
+from streamshard.format.sample_hashes import (
+    SAMPLE_HASHES_KEY,
+    digest_nbytes,
+    sample_hashes_entry,
+    side_basename,
+)
 from streamshard.storage.opening import is_local
 from streamshard.write.publish import publish_file
 
@@ -128,7 +141,21 @@ class _Job:
                 raise ConvertError(
                     f"{where}: holds a dataset whose {shard.stored.basename} {found}; {_WAYS_OUT}"
                 )
+        self._check_side_files(index)
         return self._summary_of(index.shards, index.extra, finished_before=True)
+
+    def _check_side_files(self, index: Index) -> None:
+        hashes = index.sample_hashes
+        if hashes is None:
+            return
+        for shard in index.shards:
+            side = side_basename(shard.raw.basename)
+            size, expected = self._destination.size(side), shard.num_samples * digest_nbytes(hashes.algorithm)
+            if size != expected:
+                raise ConvertError(
+                    f"{self._destination.name}: holds a dataset whose {side}, the hashes of its samples, has"
+                    f" {size or 0} bytes instead of {expected}; {_WAYS_OUT}"
+                )
 
     def _clear_leftovers(self) -> None:
         """Finish the cleaning of a run that was killed in it."""
@@ -144,7 +171,7 @@ class _Job:
         text = self._destination.read(INDEX_BASENAME)
         if text is not None:
             index = parse_index(text, source=self._destination.name)
-            kept = set(index.table.stored_basenames())
+            kept = {*index.table.stored_basenames(), *side_basenames(index)}
             for name in self._journal.replaced():
                 if name not in kept and _SHARD_FILE.fullmatch(name):
                     self._destination.delete(name)
@@ -189,14 +216,14 @@ class _Job:
         if text is None:
             return
         try:
-            old: Sequence[ShardInfo] = parse_index(text, source=self._destination.name).shards
+            old = parse_index(text, source=self._destination.name)
+            names = [*old.table.stored_basenames(), *side_basenames(old)]
         except FormatError as error:
             self._progress.note(
                 f"the old {INDEX_BASENAME} is not sound ({error}); of its files, those named like shards are deleted"
             )
-            old = ()
+            names = []
         # Shards in folders belong to datasets of their own, which a merged index only points at.
-        names = [shard.stored.basename for shard in old]
         self._journal.replace_later(name for name in names if "/" not in name)
         self._destination.delete(INDEX_BASENAME)
 
@@ -267,7 +294,7 @@ class _Job:
 
     def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
         options = self._options
-        done = self._journal.still_there(self._destination)
+        done = self._journal.still_there(self._destination, sample_hash=options.sample_hash)
         tasks = [
             WriteTask(
                 str(self._journal.directory),
@@ -281,6 +308,7 @@ class _Job:
                 options.size_limit,
                 options.storage_options,
                 options.costs,
+                options.sample_hash,
             )
             for shard in range(plan.num_shards)
             if shard not in done
@@ -305,8 +333,12 @@ class _Job:
         """What stands under the key ``"streamshard"`` of the index: the plan's facts, and the shards' costs."""
         names = [name for name, _ in self._options.costs]
         sums = {name: [each.costs[place] for each in done] for place, name in enumerate(names)}
+        extra = dict(plan.extra)
+        if self._options.sample_hash is not None:
+            digests = [str(each.side_digest) for each in done]
+            extra[SAMPLE_HASHES_KEY] = sample_hashes_entry(self._options.sample_hash, digests)
         try:
-            return {**plan.extra, COSTS_KEY: costs_entry(sums)} if names else plan.extra
+            return {**extra, COSTS_KEY: costs_entry(sums)} if names else extra
         except FormatError as error:
             raise ConvertError(f"{self._destination.name}: {error}; choose a larger unit for it") from error
 

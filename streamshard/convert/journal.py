@@ -30,6 +30,7 @@ from streamshard.convert.destination import Destination
 from streamshard.convert.places import local_path
 from streamshard.errors import ConvertError, FormatError, StorageError
 from streamshard.format.index import ShardInfo, index_text, parse_index
+from streamshard.format.sample_hashes import side_basename
 from streamshard.storage.opening import is_local
 
 WORK_DIRECTORY = ".streamshard-convert"
@@ -53,11 +54,21 @@ def work_directory(out: str, work_dir: str | None) -> Path:
 
 
 class Done(NamedTuple):
-    """A published shard: its index entry, its size and time as published, the sum of each cost of its samples."""
+    """A published shard: its index entry, its size and time as published, the sum of each cost of its samples.
+
+    ``side_digest``: that of the file with the hashes of its samples, None where there is no such file.
+    """
 
     info: ShardInfo
     stamp: list[int | None]
     costs: list[int]
+    side_digest: str | None = None
+
+    @property
+    def basenames(self) -> list[str]:
+        """The files of the shard."""
+        side = [] if self.side_digest is None else [side_basename(self.info.raw.basename)]
+        return [self.info.stored.basename, *side]
 
 
 class Journal:
@@ -109,7 +120,7 @@ class Journal:
 
     def forget(self, *, scan: bool) -> None:
         """Drop the plan and the records of shards, with ``scan`` also the scan; remember the shards as orphans."""
-        self.replace_later(done.info.stored.basename for done in self.done().values())
+        self.replace_later(name for done in self.done().values() for name in done.basenames)
         for name in ("plan.json", "rows", "rows.scanned", "begins.npy"):
             (self.directory / name).unlink(missing_ok=True)
         for name in ("done", "built", *(("scan", "sources") if scan else ())):
@@ -126,7 +137,12 @@ class Journal:
         return [str(name) for name in self._read("replaced.json") or []]
 
     def record(
-        self, shard: int, info: ShardInfo, stamp: Sequence[int | None], costs: Sequence[int] = ()
+        self,
+        shard: int,
+        info: ShardInfo,
+        stamp: Sequence[int | None],
+        costs: Sequence[int] = (),
+        side_digest: str | None = None,
     ) -> None:
         """Note that a shard is published."""
         (self.directory / "done").mkdir(exist_ok=True)
@@ -136,6 +152,7 @@ class Journal:
                 "stamp": list(stamp),
                 "shard": json.loads(index_text([info]))["shards"][0],
                 "costs": list(costs),
+                "side_digest": side_digest,
             },
         )
 
@@ -152,23 +169,30 @@ class Journal:
             try:
                 text = json.dumps({"shards": [record["shard"]], "version": 2}).encode()
                 info = parse_index(text, source=str(path)).shards[0]
-                found[int(path.stem)] = Done(info, list(record["stamp"]), list(record["costs"]))
+                found[int(path.stem)] = Done(
+                    info, list(record["stamp"]), list(record["costs"]), record["side_digest"]
+                )
             except (KeyError, TypeError, ValueError, FormatError):
                 continue  # torn by a crash of the machine: the shard is made again
         return found
 
-    def still_there(self, destination: Destination) -> dict[int, ShardInfo]:
+    def still_there(
+        self, destination: Destination, *, sample_hash: str | None = None
+    ) -> dict[int, ShardInfo]:
         """The recorded shards whose files are as they were published.
 
         Size and time must agree. A file whose size agrees and whose time does not (copied, restored) is hashed.
         """
         good: dict[int, ShardInfo] = {}
-        for shard, (info, stamp, _) in self.done().items():
+        for shard, done in self.done().items():
+            info, stamp = done.info, done.stamp
             name = info.stored.basename
             found = destination.stamp(name)
             if found is None or found[0] != stamp[0]:
                 continue
             if found != stamp and not _hash_agrees(destination, info):
+                continue
+            if sample_hash is not None and not _side_agrees(destination, done, sample_hash):
                 continue
             good[shard] = info
         return good
@@ -252,6 +276,13 @@ def _changed_sources(old: Any, new: list[list[Any]]) -> list[str]:
     before = {row[0]: row for row in old or []}
     changed = [f"{row[0]} has changed" for row in new if row[0] in before and before[row[0]] != row]
     return changed or ["the list of sources is another one"]
+
+
+def _side_agrees(destination: Destination, done: Done, algorithm: str) -> bool:
+    from streamshard.format.hashing import hash_bytes
+
+    content = destination.read(side_basename(done.info.raw.basename))
+    return content is not None and hash_bytes(algorithm, content) == done.side_digest
 
 
 def _hash_agrees(destination: Destination, info: ShardInfo) -> bool:

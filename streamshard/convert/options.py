@@ -39,6 +39,7 @@ class ConvertOptions:
         resume: go on with what an interrupted run has left in ``out``.
         costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
             themselves, lists for their elements, null and a missing key for 0.
+        sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
         max_image_pixels: largest width x height that is decoded.
@@ -65,6 +66,7 @@ class ConvertOptions:
     resume: bool = True
     costs: tuple[tuple[str, str], ...] = ()
     json_rest: str | None = None
+    sample_hash: str | None = None
     allow_outside_root: bool = False
     max_image_pixels: int = DEFAULT_MAX_IMAGE_PIXELS
     work_dir: str | None = None
@@ -102,7 +104,7 @@ class ConvertOptions:
         if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
             raise ValueError(f"shuffle={self.shuffle}: expected a seed from 0 to 2**64 - 1")
         parse_compression(self.compression)
-        for name in self.hashes:
+        for name in (*self.hashes, *(() if self.sample_hash is None else (self.sample_hash,))):
             check_hash_name(name)
         names = [check_cost_name(name) for name, _ in self.costs]
         for name, key in self.costs:
@@ -133,7 +135,7 @@ class ConvertOptions:
 
     def write_key(self) -> dict[str, Any]:
         """The options that decide how the records found become shards."""
-        return {
+        key: dict[str, Any] = {
             "size_limit": self.size_limit,
             "samples_per_shard": self.samples_per_shard,
             "compression": self.compression,
@@ -141,6 +143,7 @@ class ConvertOptions:
             "shuffle": self.shuffle,
             "json_rest": self.json_rest,
         }
+        return {**key, "sample_hash": self.sample_hash} if self.sample_hash is not None else key
 
     def portable_digest(self) -> str:
         """A digest of the options that shape the output and that are the same on every machine (no paths)."""

@@ -33,8 +33,9 @@ from streamshard.convert.scan import (
 )
 from streamshard.convert.sources import Source
 from streamshard.errors import ConvertError
+from streamshard.format.sample_hashes import side_basename
 from streamshard.format.schema import Schema
-from streamshard.write.encode import shard_basename, write_shard
+from streamshard.write.encode import shard_basename, write_shard, write_side_file
 
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
@@ -58,6 +59,7 @@ class WriteTask:
     size_limit: int | None
     storage_options: Mapping[str, Any] | None = None
     costs: tuple[tuple[str, str], ...] = ()
+    sample_hash: str | None = None
 
     @property
     def label(self) -> str:
@@ -93,8 +95,14 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
         size_limit=task.size_limit,
     )
     basename = info.stored.basename
-    placed = open_destination(task.out, task.storage_options).place(built / basename, basename)
-    Journal(Path(task.directory)).record(task.shard, info, placed, source.costs)
+    destination = open_destination(task.out, task.storage_options)
+    side_digest = None
+    if task.sample_hash is not None:
+        side_digest = write_side_file(built, info.raw.basename, samples, task.sample_hash)
+        side = side_basename(info.raw.basename)
+        destination.place(built / side, side)
+    placed = destination.place(built / basename, basename)
+    Journal(Path(task.directory)).record(task.shard, info, placed, source.costs, side_digest)
     for left in built.iterdir():
         left.unlink()
     built.rmdir()

@@ -84,12 +84,14 @@ class ShardPool:
     def _open_shard(self, shard: int) -> tuple[ShardReader, contextlib.ExitStack, bool]:
         stream, number = self._source.stream_of(shard)
         info = stream.index.shards[number]
+        check = stream.sample_check(number)
         with contextlib.ExitStack() as held:
             blob = stream.blob(number)
             cached = None if blob is None else held.enter_context(stream.cache.open(blob))
             path = stream.path_in_place(number) if cached is None else cached.path
             decoder = self._source.decoder(info.schema)
-            reader = ShardReader(path, info, decoder, first_sample_id=int(self._source.begins[shard]))
+            first = int(self._source.begins[shard])
+            reader = ShardReader(path, info, decoder, first_sample_id=first, check=check)
             held.enter_context(reader)
             kept = held.pop_all()
         return reader, kept, blob is None or stream.cache.limit_bytes is None

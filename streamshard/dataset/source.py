@@ -17,10 +17,12 @@ from streamshard.dataset.places import default_cache_directory
 from streamshard.dataset.settings import whole
 from streamshard.errors import FormatError
 from streamshard.format.index import INDEX_BASENAME
-from streamshard.read.catalog import load_index, shard_blob
+from streamshard.read.catalog import load_index, shard_blob, side_blob
 from streamshard.read.keys import key_in
+from streamshard.read.sample_check import SampleCheck, reading_from, require_sample_hashes, sample_check
 from streamshard.storage import is_local, open_store
 from streamshard.storage.cache import Blob, NodeCache
+from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import local_directory
 from streamshard.storage.retry import RetryPolicy
 
@@ -43,6 +45,7 @@ class Fetching:
     keep_zip: bool = False
     storage_options: Mapping[str, Any] | None = None
     cache_limit: int | None = None
+    validate_samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,9 @@ class OpenStream:
             retry=retry,
             limit_bytes=defaults.cache_limit,
         )
+        self._validate_samples = defaults.validate_samples
+        if self._validate_samples:
+            require_sample_hashes(self.index, str(stream))
         # A hash that the user names must exist for every shard: found out now, not hours into an epoch.
         if isinstance(self.validate_hash, str):
             for shard in self.index.table.first_of_kinds():
@@ -153,6 +159,16 @@ class OpenStream:
                 ):  # whoever opens the shard next says which one it is
                     check(path)
         return path
+
+    def sample_check(self, shard: int) -> SampleCheck | None:
+        """The hashes of a shard's samples, fetched first if need be; None where nobody asked for them."""
+        if not self._validate_samples:
+            return None
+        if self.in_place is not None:
+            return sample_check(self.index, shard, reading_from(LocalStore(self.in_place)))
+        blob = side_blob(self.index, shard, split=self.split)
+        with self.cache.open(blob) as cached:
+            return sample_check(self.index, shard, lambda _, most: os.pread(cached.fileno(), most, 0))
 
     def _path(self, info: ShardInfo) -> Path:
         return (self.in_place or Path()) / info.raw.basename

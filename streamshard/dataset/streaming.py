@@ -89,6 +89,8 @@ class StreamingDataset(Course, IterableDataset[Any]):
         columns: names of the columns to decode; default: all.
         decode_images: ``False`` gives the stored bytes.
         writeable_arrays: give arrays that may be changed in place.
+        validate_samples: check every sample with its hash when it is read; the datasets must have been written with
+            ``sample_hash``. A wrong one is a ChecksumError, and a bad sample for ``on_error``.
 
     Raises:
         ValueError, TypeError: arguments that are wrong or contradict each other.
@@ -135,6 +137,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
         columns: Sequence[str] | None = None,
         decode_images: bool = True,
         writeable_arrays: bool = False,
+        validate_samples: bool = False,
         **without_meaning: Any,
     ) -> None:
         refuse_unknown(without_meaning)
@@ -176,6 +179,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
             keep_zip=keep_zip,
             storage_options=storage_options,
             cache_limit=None if cache_limit is None else parse_bytes(cache_limit, name="cache_limit"),
+            validate_samples=validate_samples,
         )
         decoding = Decoding(
             columns=columns_of(columns),

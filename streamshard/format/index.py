@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,12 @@ from streamshard.errors import FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry, parse_costs
 from streamshard.format.entries import EntryParser, FileInfo, ShardInfo, is_safe_path, shard_entry
 from streamshard.format.index_scan import scan_index
+from streamshard.format.sample_hashes import (
+    SAMPLE_HASHES_KEY,
+    SampleHashes,
+    parse_sample_hashes,
+    side_basename,
+)
 from streamshard.format.schema import Schema
 from streamshard.format.shard_table import Shards, ShardTable, TableBuilder
 
@@ -31,6 +37,7 @@ __all__ = [
     "is_safe_path",
     "parse_index",
     "shard_entry",
+    "side_basenames",
 ]
 
 INDEX_BASENAME = "index.json"
@@ -46,9 +53,10 @@ class Index:
         samples_per_shard: int64[S].
         begins: int64[S + 1]; shard s holds the sample ids [begins[s], begins[s + 1]).
         costs: name -> sum of each shard, int64[S]: what the samples cost in units that the writer has named.
+        sample_hashes: what vouches for single samples; None where the dataset has none.
 
     Raises:
-        FormatError: costs in ``extra`` that are malformed or are those of other shards.
+        FormatError: costs or hashes of samples in ``extra`` that are malformed or are those of other shards.
     """
 
     def __init__(self, shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = None) -> None:
@@ -63,10 +71,14 @@ class Index:
         table: ShardTable,
         extra: Mapping[str, Any] | None = None,
         costs: Mapping[str, NDArray[np.int64]] | None = None,
+        sample_hashes: SampleHashes | None = None,
     ) -> Index:
-        """Make the index of shards that stand in a table; ``extra`` may hold the costs, or they come as arrays."""
+        """Make the index of shards that stand in a table.
+
+        ``extra`` may hold costs and hashes of samples, or they come as arrays.
+        """
         index = cls.__new__(cls)
-        index._hold(table, extra, costs)
+        index._hold(table, extra, costs, sample_hashes)
         return index
 
     def _hold(
@@ -74,6 +86,7 @@ class Index:
         table: ShardTable,
         extra: Mapping[str, Any] | None,
         costs: Mapping[str, NDArray[np.int64]] | None = None,
+        sample_hashes: SampleHashes | None = None,
     ) -> None:
         self.table = table
         self.shards = Shards(table)
@@ -83,22 +96,26 @@ class Index:
         self._facts = dict(extra or {})
         stated = self._facts.pop(COSTS_KEY, {})
         self.costs = parse_costs(stated, table.num_shards) if costs is None else dict(costs)
+        vouched = parse_sample_hashes(self._facts.pop(SAMPLE_HASHES_KEY, None), table.num_shards)
+        self.sample_hashes = vouched if sample_hashes is None else sample_hashes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Index.of_table, (self.table, self._facts, self.costs)
+        return Index.of_table, (self.table, self._facts, self.costs, self.sample_hashes)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What stood under the key ``"streamshard"``, without the costs."""
+        """What stood under the key ``"streamshard"``, without the costs and the hashes of samples."""
         return dict(self._facts)
 
     @property
     def extra(self) -> dict[str, Any]:
         """What stood under the key ``"streamshard"``, made anew each time."""
-        if not self.costs:
-            return dict(self._facts)
-        entry = costs_entry({name: sums.tolist() for name, sums in self.costs.items()})
-        return {**self._facts, COSTS_KEY: entry}
+        extra = dict(self._facts)
+        if self.costs:
+            extra[COSTS_KEY] = costs_entry({name: sums.tolist() for name, sums in self.costs.items()})
+        if self.sample_hashes is not None:
+            extra[SAMPLE_HASHES_KEY] = self.sample_hashes.entry()
+        return extra
 
     @property
     def num_samples(self) -> int:
@@ -134,6 +151,12 @@ class Index:
         # side="right" passes over empty shards, which begin where the next one does.
         shards = np.searchsorted(self.begins, ids, side="right").astype(np.int64) - 1
         return shards, ids - self.begins[shards]
+
+
+def side_basenames(index: Index) -> Iterator[str]:
+    """Name the side files with hashes of samples, one for each shard; none where the dataset has none."""
+    if index.sample_hashes is not None:
+        yield from map(side_basename, index.table.raw_basenames())
 
 
 def index_text(shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = None) -> bytes:

@@ -142,10 +142,14 @@ class ShardTable:
 
     def basenames(self) -> Iterator[str]:
         """Name the raw file of each shard, then the compressed file of each shard that has one."""
-        yield from (name.decode(*_UTF8) for name in self.strings([0] * len(self.kinds)))
+        yield from self.raw_basenames()
         for name, nbytes in zip(self.stored_basenames(), self.compressed_nbytes, strict=True):
             if nbytes != _NO_FILE:
                 yield name
+
+    def raw_basenames(self) -> Iterator[str]:
+        """Name the raw file of each shard."""
+        return (name.decode(*_UTF8) for name in self.strings([0] * len(self.kinds)))
 
     def raw_hashes(self, algorithm: str) -> Iterator[bytes]:
         """Give the hash of each raw file in lower case, some shards' at once, joined.

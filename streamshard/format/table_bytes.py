@@ -12,8 +12,10 @@
     i64[T + 1]    begins of strings
     i64[C][S]     costs
     i32[S]        kind
+    u8[S][D]      digests of the side files with hashes of samples, D bytes by their algorithm, 0 where there are none
     u8[M]         text
-    u8[J]         JSON: {"costs": their names, "facts": what the index says besides, "kinds": an entry for each kind}
+    u8[J]         JSON: {"costs": their names, "facts": what the index says besides, "kinds": an entry for each kind,
+                  "sample_hashes": the algorithm or null}
 
 Little-endian, no padding. This is a private form of one version of this package: whoever meets another one parses
 ``index.json``, which stays the truth.
@@ -33,13 +35,15 @@ from numpy.typing import NDArray
 from streamshard.errors import FormatError
 from streamshard.format.costs import check_cost_name
 from streamshard.format.entries import EntryParser, shard_entry
+from streamshard.format.hashing import check_hash_name
+from streamshard.format.sample_hashes import SampleHashes, digest_nbytes
 from streamshard.format.shard_table import Kind, ShardTable, first_strings
 
 if TYPE_CHECKING:
     from streamshard.format.index import Index
 
 MAGIC = b"streamshard idx\n"
-VERSION = 1
+VERSION = 2
 _DIGEST = slice(16, 32)
 _SUM = slice(32, 48)
 _COUNTS = struct.Struct("<6Q")
@@ -48,11 +52,12 @@ _HEAD_NBYTES = 48 + _COUNTS.size
 
 @dataclass(frozen=True, eq=False)
 class Unpacked:
-    """What the binary form holds; ``facts`` and ``costs`` are those of ``Index``."""
+    """What the binary form holds; ``facts``, ``costs`` and ``sample_hashes`` are those of ``Index``."""
 
     table: ShardTable
     facts: dict[str, Any]
     costs: dict[str, NDArray[np.int64]]
+    sample_hashes: SampleHashes | None
 
 
 def pack_table(index: Index, digest: bytes) -> list[bytes]:
@@ -68,7 +73,15 @@ def pack_table(index: Index, digest: bytes) -> list[bytes]:
     renumbered = np.zeros(max(1, len(table.kinds)), dtype=np.int32)
     renumbered[table.kind[first]] = np.arange(len(first))
     kinds = [shard_entry(table.info(shard)) for shard in first]
-    tail = json.dumps({"costs": list(index.costs), "facts": index.facts, "kinds": kinds}).encode()
+    hashes = index.sample_hashes
+    tail = json.dumps(
+        {
+            "costs": list(index.costs),
+            "facts": index.facts,
+            "kinds": kinds,
+            "sample_hashes": None if hashes is None else hashes.algorithm,
+        }
+    ).encode()
     columns = (
         table.num_samples,
         table.begins,
@@ -87,7 +100,8 @@ def pack_table(index: Index, digest: bytes) -> list[bytes]:
         len(tail),
     )
     parts = [counts, *(column.astype("<i8").tobytes() for column in columns)]
-    parts += [renumbered[table.kind].astype("<i4").tobytes(), table.text.tobytes(), tail]
+    digests = b"" if hashes is None else hashes.digests.tobytes()
+    parts += [renumbered[table.kind].astype("<i4").tobytes(), digests, table.text.tobytes(), tail]
     total = xxhash.xxh3_128()
     for part in parts:
         total.update(part)
@@ -111,6 +125,10 @@ def unpack_table(view: memoryview, digest: bytes) -> Unpacked:
         raise FormatError(f"version {version}, expected {VERSION}")
     # Python's integers, so that no count can make the sum small again.
     expected = _HEAD_NBYTES + 8 * (5 * shards + strings + 2 + costs * shards) + 4 * shards + text + tail
+    if len(view) < expected:
+        raise FormatError(f"{len(view)} bytes, by its head there should be at least {expected}")
+    kinds, facts, names, algorithm = _parse_facts(bytes(view[len(view) - tail :]))
+    expected += shards * (0 if algorithm is None else digest_nbytes(algorithm))
     if len(view) != expected:
         raise FormatError(f"{len(view)} bytes, by its head there should be {expected}")
     at = _HEAD_NBYTES
@@ -126,8 +144,12 @@ def unpack_table(view: memoryview, digest: bytes) -> Unpacked:
     raw_nbytes, compressed_nbytes = column("<i8", shards), column("<i8", shards)
     first_string, string_begins = column("<i8", shards), column("<i8", strings + 1)
     sums = column("<i8", costs * shards)
-    kind, content = column("<i4", shards), column("u1", text)
-    kinds, facts, names = _parse_facts(bytes(view[at:]))
+    kind = column("<i4", shards)
+    sample_hashes = None
+    if algorithm is not None:
+        nbytes = digest_nbytes(algorithm)
+        sample_hashes = SampleHashes(algorithm, column("u1", shards * nbytes).reshape(shards, nbytes))
+    content = column("u1", text)
     if len(names) != costs:
         raise FormatError(f"{costs} costs, of which {len(names)} have a name")
     table = ShardTable(
@@ -144,25 +166,29 @@ def unpack_table(view: memoryview, digest: bytes) -> Unpacked:
     _check(table)
     if (sums < 0).any():
         raise FormatError("negative costs")
-    return Unpacked(table, facts, dict(zip(names, sums.reshape(costs, shards), strict=True)))
+    by_name = dict(zip(names, sums.reshape(costs, shards), strict=True))
+    return Unpacked(table, facts, by_name, sample_hashes)
 
 
-def _parse_facts(tail: bytes) -> tuple[tuple[Kind, ...], dict[str, Any], list[str]]:
+def _parse_facts(tail: bytes) -> tuple[tuple[Kind, ...], dict[str, Any], list[str], str | None]:
     try:
         document = json.loads(tail)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"its kinds are no JSON ({error})") from error
-    if not isinstance(document, dict) or document.keys() != {"costs", "facts", "kinds"}:
-        raise FormatError("other keys than costs, facts and kinds")
+    if not isinstance(document, dict) or document.keys() != {"costs", "facts", "kinds", "sample_hashes"}:
+        raise FormatError("other keys than costs, facts, kinds and sample_hashes")
     names, facts, entries = document["costs"], document["facts"], document["kinds"]
     if not isinstance(names, list) or not isinstance(facts, dict) or not isinstance(entries, list):
         raise FormatError("costs, facts or kinds of another type")
     try:
         costs = list(dict.fromkeys(map(check_cost_name, names)))
+        algorithm = document["sample_hashes"]
+        if algorithm is not None:
+            check_hash_name(algorithm)
     except ValueError as error:
         raise FormatError(str(error)) from error
     parser = EntryParser()
-    return tuple(Kind.of(parser.entry(entry)) for entry in entries), facts, costs
+    return tuple(Kind.of(parser.entry(entry)) for entry in entries), facts, costs, algorithm
 
 
 def _check(table: ShardTable) -> None:

@@ -15,6 +15,7 @@ from streamshard.format.index import INDEX_BASENAME
 from streamshard.read.catalog import load_index
 from streamshard.read.keys import key_in
 from streamshard.read.open_shards import OpenShards
+from streamshard.read.sample_check import require_sample_hashes
 from streamshard.read.selection import out_of_range, parse_selection
 from streamshard.storage import is_local, open_store
 
@@ -48,12 +49,15 @@ class LocalDataset(Sequence[dict[str, Any]]):
         allow_unsafe_types: read ``pkl`` columns, which can run any code that a dataset's author likes.
         decode_images: ``False`` gives the stored bytes of image columns (a list of bytes for lists).
         writeable_arrays: give arrays that may be changed in place; else they may be read-only.
+        validate_samples: check every sample that is read with its hash; the dataset must have been written with
+            ``sample_hash``. A wrong one is a ChecksumError.
 
     Raises:
         BlobNotFoundError: no index; the message says what is there.
         FormatError: a malformed index.
         UnsafeEncodingError: a ``pkl`` column was asked for without ``allow_unsafe_types``.
-        ValueError: an unknown column, or ``local`` is the URL of another machine.
+        ValueError: an unknown column, ``local`` is the URL of another machine, or ``validate_samples`` for a dataset
+            without hashes of samples.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
         allow_unsafe_types: bool = False,
         decode_images: bool = True,
         writeable_arrays: bool = False,
+        validate_samples: bool = False,
     ) -> None:
         if not is_local(local):
             raise ValueError(
@@ -75,6 +80,8 @@ class LocalDataset(Sequence[dict[str, Any]]):
         path = store.local_path(key_in(split, INDEX_BASENAME))
         if path is None:
             raise ValueError(f"local={os.fspath(local)!r} is not a directory of this machine")
+        if validate_samples:
+            require_sample_hashes(self._index, f"{path.parent}")
         wanted = None if columns is None else _checked_names(columns)
         decoders: dict[Schema, SampleDecoder] = {}
         for schema in self._index.schemas:
@@ -89,7 +96,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
             encodings = dict(zip(schema.names, schema.encodings, strict=True))
             for name in decoder.columns:
                 self._columns.setdefault(name, encodings[name])
-        self._shards = OpenShards(path.parent, self._index, decoders)
+        self._shards = OpenShards(path.parent, self._index, decoders, validate_samples)
         # Found by bisection sooner than in an array of NumPy; holds no objects that processes would copy.
         self._begins = array("q", self._index.begins.tobytes())
 

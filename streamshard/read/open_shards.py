@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import StorageError
 from streamshard.read.inflate import inflate_shard
+from streamshard.read.sample_check import reading_from, sample_check
 from streamshard.read.shard_reader import ShardReader
+from streamshard.storage.local_store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,11 +39,19 @@ class OpenShards:
         directory: where the index lies.
         index: its parsed form.
         decoders: one decoder per schema of the index.
+        validate_samples: check every sample with the dataset's hashes of samples.
     """
 
-    def __init__(self, directory: Path, index: Index, decoders: Mapping[Schema, SampleDecoder]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        index: Index,
+        decoders: Mapping[Schema, SampleDecoder],
+        validate_samples: bool = False,
+    ) -> None:
         self.directory = directory
         self.index = index
+        self._validate_samples = validate_samples
         self._decoders = dict(decoders)
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._inflated: dict[int, int] = {}
@@ -72,8 +82,11 @@ class OpenShards:
         path = self.directory / info.raw.basename
         decoder = self._decoders[info.schema]
         begin = int(self.index.begins[shard_id])
+        check = None
+        if self._validate_samples:
+            check = sample_check(self.index, shard_id, reading_from(LocalStore(self.directory)))
         if info.compressed is None or path.exists():
-            return ShardReader(path, info, decoder, first_sample_id=begin)
+            return ShardReader(path, info, decoder, first_sample_id=begin, check=check)
         source = self.directory / info.compressed.basename
         descriptor = _unnamed_file(info.raw.basename)
         try:
@@ -83,7 +96,7 @@ class OpenShards:
             os.close(descriptor)
             raise
         self._inflated[shard_id] = info.raw.nbytes
-        return ShardReader(source, info, decoder, first_sample_id=begin, descriptor=descriptor)
+        return ShardReader(source, info, decoder, first_sample_id=begin, descriptor=descriptor, check=check)
 
     def _evict(self) -> None:
         while len(self._readers) > MAX_OPEN_SHARDS:
@@ -97,7 +110,12 @@ class OpenShards:
         self._inflated.pop(shard_id, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"directory": self.directory, "index": self.index, "decoders": self._decoders}
+        return {
+            "directory": self.directory,
+            "index": self.index,
+            "decoders": self._decoders,
+            "validate_samples": self._validate_samples,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import ShardInfo
+    from streamshard.read.sample_check import SampleCheck
 
 # Where the bytes of a batch come from, measured by benchmarks/bench_read.py (Linux 6.18, 2 shared cores, shard
 # in the page cache, 32 random rows of 160 bytes): pread 1.0 us a row, copying slices of a map 0.16 us, decoding
@@ -43,9 +44,11 @@ class ShardReader:
         name: name for messages; default: the basename in the index.
         first_sample_id: number of the shard's first sample in its dataset, for messages.
         descriptor: an open file to own and read in place of ``path`` (such a reader cannot be pickled).
+        check: hashes of the shard's samples, with which every sample is checked before it is given.
 
     Raises:
-        FormatError: the file contradicts the index or itself.
+        FormatError: the file contradicts the index or itself. Reading raises ChecksumError, one of its kinds, for
+            a sample that is not what ``check`` says.
         BlobNotFoundError, AccessDeniedError, StorageError: it cannot be opened.
     """
 
@@ -58,12 +61,14 @@ class ShardReader:
         name: str | None = None,
         first_sample_id: int | None = None,
         descriptor: int | None = None,
+        check: SampleCheck | None = None,
     ) -> None:
         self.path = path
         self.info = info
         self.name = info.raw.basename if name is None else name
         self.first_sample_id = first_sample_id
         self._decoder = decoder
+        self._check = check
         self._anonymous = descriptor is not None
         self._file = RawFile(path, info.raw.nbytes, shard=self.name, descriptor=descriptor)
         try:
@@ -83,6 +88,12 @@ class ShardReader:
 
     def raw(self, row: int) -> bytes:
         """Return the encoded bytes of one sample. Negative rows count from the end; IndexError beyond."""
+        sample = self._raw(row)
+        if self._check is not None:
+            self._check.one(row % self.num_samples, sample, self._place)
+        return sample
+
+    def _raw(self, row: int) -> bytes:
         num_samples = self.num_samples
         if not -num_samples <= row < num_samples:
             raise IndexError(f"row {row} of shard {self.name!r}: it has {num_samples:,} samples")
@@ -127,7 +138,9 @@ class ShardReader:
         begins, ends = self._spans(rows)
         view = self._file.mapped() if self._decodes_mapped else None
         if view is None:
-            return self._read_rows(begins, ends)
+            return self._checked(rows, *self._read_rows(begins, ends))
+        if self._check is not None:
+            self._check.many(rows, view, begins, ends, self._place)
         pieces = b"".join([view[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
         lengths = ends - begins
         ends = lengths.cumsum()
@@ -155,7 +168,10 @@ class ShardReader:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._anonymous:
             raise TypeError(f"{self!r} reads an unnamed temporary file, which another process cannot open")
-        return (_reopen, (self.path, self.info, self._decoder, self.name, self.first_sample_id))
+        return (
+            _reopen,
+            (self.path, self.info, self._decoder, self.name, self.first_sample_id, self._check),
+        )
 
     def _spans(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         try:
@@ -172,8 +188,21 @@ class ShardReader:
         begins, ends = self._spans(rows)
         view = self._file.mapped() if self._decodes_mapped else None
         if view is None:
-            return self._read_rows(begins, ends)
+            return self._checked(rows, *self._read_rows(begins, ends))
+        if self._check is not None:
+            self._check.many(rows, view, begins, ends, self._place)
         return view, begins, ends
+
+    def _checked(
+        self,
+        rows: NDArray[np.integer[Any]],
+        buffer: bytes,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+        if self._check is not None:
+            self._check.many(rows, buffer, begins, ends, self._place)
+        return buffer, begins, ends
 
     def _read_rows(
         self, begins: NDArray[np.int64], ends: NDArray[np.int64]
@@ -195,7 +224,7 @@ class ShardReader:
         """Find the first of ``rows`` that does not decode alone and name it."""
         for row in rows.tolist():
             try:
-                self._decoder.one(self.raw(row))
+                self._decoder.one(self._raw(row))
             except FormatError as cause:
                 return FormatError(f"{self._where(row)}: {cause}")
         return FormatError(f"shard {self.name!r}: {error}")
@@ -203,13 +232,21 @@ class ShardReader:
     def _where(self, row: int) -> str:
         if row < 0:
             row += self.num_samples
+        return self._place(row) + describe_sample(self.info.schema, self._raw(row))
+
+    def _place(self, row: int) -> str:
         place = f"shard {self.name!r}, row {row}"
         if self.first_sample_id is not None:
             place += f", sample {self.first_sample_id + row} of the dataset"
-        return place + describe_sample(self.info.schema, self.raw(row))
+        return place
 
 
 def _reopen(
-    path: Path, info: ShardInfo, decoder: SampleDecoder, name: str, first_sample_id: int | None
+    path: Path,
+    info: ShardInfo,
+    decoder: SampleDecoder,
+    name: str,
+    first_sample_id: int | None,
+    check: SampleCheck | None,
 ) -> ShardReader:
-    return ShardReader(path, info, decoder, name=name, first_sample_id=first_sample_id)
+    return ShardReader(path, info, decoder, name=name, first_sample_id=first_sample_id, check=check)

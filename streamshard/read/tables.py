@@ -42,7 +42,7 @@ class MappedIndex(Index):
     """An index whose table lies in a file. A process that is spawned opens the file, others get a copy."""
 
     def __init__(self, found: Unpacked, path: Path, digest: str) -> None:
-        self._hold(found.table, found.facts, found.costs)
+        self._hold(found.table, found.facts, found.costs, found.sample_hashes)
         self._path = path
         self._digest = digest
 

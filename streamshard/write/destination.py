@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from streamshard.errors import BlobNotFoundError, FormatError
-from streamshard.format.index import INDEX_BASENAME, parse_index
+from streamshard.format.index import INDEX_BASENAME, parse_index, side_basenames
 from streamshard.storage.store import Store, is_temporary
 
 logger = logging.getLogger(__name__)
 
-_SHARD = re.compile(r"shard\.[0-9]{5,}\.mds(\.(br|bz2|gz|snappy|zstd))?")
+_SHARD = re.compile(r"shard\.[0-9]{5,}\.mds(\.(br|bz2|gz|snappy|zstd|samples))?")
 
 
 def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
@@ -70,7 +70,8 @@ def _files_named_by(store: Store, index_key: str) -> set[str]:
         return set()
     folder = index_key[: -len(INDEX_BASENAME)]
     # An index may name any file, even one that is not of a dataset.
-    return {folder + name for name in index.table.basenames() if _SHARD.fullmatch(name.rpartition("/")[2])}
+    names = {*index.table.basenames(), *side_basenames(index)}
+    return {folder + name for name in names if _SHARD.fullmatch(name.rpartition("/")[2])}
 
 
 def _leftovers(store: Store) -> list[Path]:

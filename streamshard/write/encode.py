@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from streamshard.format.compression import parse_compression
-from streamshard.format.hashing import hash_buffers
+from streamshard.format.hashing import hash_buffers, hash_bytes
 from streamshard.format.index import FileInfo, ShardInfo
+from streamshard.format.sample_hashes import side_basename, side_bytes
 from streamshard.format.schema import Schema
 from streamshard.format.shard import config_text, pack_shard
 from streamshard.write.publish import publish_file
@@ -52,6 +53,25 @@ def write_shard(
         compressed = _describe(basename + codec.suffix, buffers, hashes)
     publish_file(directory, (compressed or raw).basename, _in_blocks(buffers))
     return ShardInfo(schema, compression, tuple(hashes), raw, compressed, len(samples), size_limit)
+
+
+def write_side_file(directory: Path, basename: str, samples: Sequence[bytes], algorithm: str) -> str:
+    """Publish the hashes of a shard's samples beside it.
+
+    Args:
+        basename: name of the raw shard.
+        samples: encoded samples.
+        algorithm: name of the hash.
+
+    Returns:
+        The digest of the side file for the index, in hex.
+
+    Raises:
+        StorageError: the file could not be written.
+    """
+    content = side_bytes(algorithm, samples)
+    publish_file(directory, side_basename(basename), [content])
+    return hash_bytes(algorithm, content)
 
 
 def _describe(basename: str, buffers: Sequence[bytes | memoryview], hashes: Iterable[str]) -> FileInfo:

@@ -11,6 +11,7 @@ from typing import Any, overload
 from streamshard.errors import BlobNotFoundError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
 from streamshard.format.index import INDEX_BASENAME, FileInfo, Index, ShardInfo, index_text, parse_index
+from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry
 from streamshard.storage.store import Store
 from streamshard.write.costs import joined_costs
 from streamshard.write.publish import publish_file
@@ -54,7 +55,8 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
     ``merge_index(index_file_urls, out)`` merges the listed indexes in their order; each must lie in or below
     ``out``. ``merge_index(out)`` merges every ``index.json`` below ``out``, at any depth, in the order of
     their paths. Paths of any depth are kept. An index that is already in ``out`` is replaced if all its
-    shards are in the new one. Costs are kept that all parts have; a warning names each other one.
+    shards are in the new one. Costs are kept that all parts have; a warning names each other one. Hashes of
+    samples are kept if all parts have those of one algorithm, with a warning if only some have.
 
     Args:
         index_file_urls: paths or URLs of index files, or pairs (local, remote) of which the local one is read
@@ -196,11 +198,9 @@ def merge_parts(parts: Sequence[Part]) -> Index:
                 )
             owner[name] = part.folder
             shards.append(shard)
-    extras = [
-        (part.folder, {key: value for key, value in part.index.extra.items() if key != COSTS_KEY})
-        for part in parts
-    ]
-    return Index(shards, {**merge_extras(extras), **_merge_costs(parts)})
+    # Lists of one value for each shard are joined in the order of the shards.
+    extras = [(part.folder, part.index.facts) for part in parts]
+    return Index(shards, {**merge_extras(extras), **_merge_costs(parts), **_merge_sample_hashes(parts)})
 
 
 def _merge_costs(parts: Sequence[Part]) -> dict[str, Any]:
@@ -213,6 +213,28 @@ def _merge_costs(parts: Sequence[Part]) -> dict[str, Any]:
             stacklevel=6,
         )
     return {COSTS_KEY: costs_entry(costs)} if costs else {}
+
+
+def _merge_sample_hashes(parts: Sequence[Part]) -> dict[str, Any]:
+    filled = [part for part in parts if part.index.num_shards]
+    algorithms = {part.index.sample_hashes.algorithm if part.index.sample_hashes else None for part in filled}
+    if not algorithms - {None}:
+        return {}
+    if len(algorithms) > 1:
+        shown = ", ".join(sorted(name or "none" for name in algorithms))
+        warnings.warn(
+            f"merge_index: hashes of samples are left out, since the parts have different ones ({shown})",
+            UserWarning,
+            stacklevel=6,
+        )
+        return {}
+    digests = [
+        hashes.side_file(shard)
+        for part in filled
+        if (hashes := part.index.sample_hashes) is not None
+        for shard in range(part.index.num_shards)
+    ]
+    return {SAMPLE_HASHES_KEY: sample_hashes_entry(str(algorithms.pop()), digests)}
 
 
 def merge_extras(extras: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

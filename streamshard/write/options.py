@@ -54,6 +54,7 @@ class ShardOptions:
     hashes: tuple[str, ...]
     size_limit: int | None
     samples_per_shard: int | None
+    sample_hash: str | None = None
 
     @classmethod
     def parse(
@@ -63,6 +64,7 @@ class ShardOptions:
         hashes: Sequence[str] | None,
         size_limit: int | str | None,
         samples_per_shard: int | None,
+        sample_hash: str | None = None,
     ) -> ShardOptions:
         """Check what a user wrote; raises ValueError."""
         codec = parse_compression(compression)
@@ -73,6 +75,7 @@ class ShardOptions:
             parse_hashes(hashes),
             parse_size_limit(size_limit),
             samples_per_shard,
+            None if sample_hash is None else check_hash_name(sample_hash),
         )
 
 

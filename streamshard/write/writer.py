@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import SampleError, StreamshardError
 from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
+from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry, side_basename
 from streamshard.format.schema import Schema
 from streamshard.format.shard import ShardCutter, config_text
 from streamshard.write.costs import Cost, CostSums
 from streamshard.write.destination import refuse_or_clear
-from streamshard.write.encode import shard_basename, write_shard
+from streamshard.write.encode import shard_basename, write_shard, write_side_file
 from streamshard.write.options import DEFAULT_SIZE_LIMIT, ShardOptions, check_count
 from streamshard.write.publish import publish_file
 from streamshard.write.upload import Uploader
@@ -64,6 +65,8 @@ class MDSWriter:
         costs: what samples cost, added up shard by shard in the index, for ``StreamingDataset(weight_by=)``: cost
             name -> a column (whole numbers count for themselves, lists and arrays for their elements, None for 0),
             or a function of the sample that gives a whole number, e.g. ``{"tokens": "input_ids"}``.
+        sample_hash: hash of every single sample, ``"xxh64"`` or another, in a small file beside each shard which other
+            readers pass over; None for none. Readers check single samples with it (``validate_samples=True``).
 
     Raises:
         ValueError: an argument that makes no sense; nothing has been made then.
@@ -86,6 +89,7 @@ class MDSWriter:
         retry: int = 2,
         samples_per_shard: int | None = None,
         costs: Mapping[str, Cost] | None = None,
+        sample_hash: str | None = None,
     ) -> None:
         from streamshard.storage.opening import open_store
         from streamshard.storage.retry import RetryPolicy
@@ -94,7 +98,11 @@ class MDSWriter:
         self._encode = self._schema.encoder()
         self._costs = CostSums(costs, columns)
         self._options = ShardOptions.parse(
-            compression=compression, hashes=hashes, size_limit=size_limit, samples_per_shard=samples_per_shard
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            samples_per_shard=samples_per_shard,
+            sample_hash=sample_hash,
         )
         threads = min(32, (os.cpu_count() or 1) + 4)
         if max_workers is not None:
@@ -133,6 +141,7 @@ class MDSWriter:
         self._pressing: Future[ShardInfo] | None = None
         self._samples: list[bytes] = []
         self._shards: list[ShardInfo] = []
+        self._side_digests: list[str] = []  # of the shards published, by the publishing thread
         self._num_cut = 0
         self._published: list[str] = []
         self._num_samples = 0
@@ -225,7 +234,7 @@ class MDSWriter:
             if self._uploader is not None:
                 self._uploader.wait()
             self._published.append(INDEX_BASENAME)
-            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards, self._costs.extra())])
+            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards, self._extra())])
             if self._uploader is not None:
                 self._uploader.put(INDEX_BASENAME)
                 self._uploader.wait()
@@ -284,10 +293,25 @@ class MDSWriter:
             hashes=self._options.hashes,
             size_limit=self._options.size_limit,
         )
-        self._published.append(info.stored.basename)
-        if self._uploader is not None:
-            self._uploader.put(info.stored.basename)
+        self._send(info.stored.basename)
+        if self._options.sample_hash is not None:
+            self._side_digests.append(
+                write_side_file(self._directory, basename, samples, self._options.sample_hash)
+            )
+            self._send(side_basename(basename))
         return info
+
+    def _send(self, basename: str) -> None:
+        self._published.append(basename)
+        if self._uploader is not None:
+            self._uploader.put(basename)
+
+    def _extra(self) -> dict[str, Any]:
+        extra = self._costs.extra()
+        algorithm = self._options.sample_hash
+        if algorithm is not None:
+            extra[SAMPLE_HASHES_KEY] = sample_hashes_entry(algorithm, self._side_digests)
+        return extra
 
     def _note_trouble(self, pressing: Future[ShardInfo]) -> None:
         self._trouble = self._trouble or pressing.exception() is not None
