@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,13 +33,19 @@ class _Caches:
     """Fetches each file through the cache of its own stream; streams may have files of one name."""
 
     def __init__(self) -> None:
-        self._cache_of: dict[int, tuple[Blob, NodeCache]] = {}  # holds the blobs, so that no id is used again
+        # Holds the blobs, so that no id is used again.
+        self._cache_of: dict[int, tuple[Blob, NodeCache, Blob | None]] = {}
 
-    def add(self, blob: Blob, cache: NodeCache) -> None:
-        self._cache_of[id(blob)] = (blob, cache)
+    def add(self, blob: Blob, cache: NodeCache, side: Blob | None) -> None:
+        self._cache_of[id(blob)] = (blob, cache, side)
 
     def ensure(self, blob: Blob) -> Path:
-        return self._cache_of.pop(id(blob))[1].ensure(blob)
+        _, cache, side = self._cache_of.pop(id(blob))
+        if side is not None:
+            # Fetched ahead too. Whoever opens the shard asks for it again, and then says what is wrong.
+            with contextlib.suppress(FormatError, OSError):
+                cache.ensure(side)
+        return cache.ensure(blob)
 
 
 class Ahead:
@@ -93,7 +100,7 @@ class Ahead:
                 self._prefetcher = Prefetcher(
                     self._caches.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
                 )
-            self._caches.add(blob, stream.cache)
+            self._caches.add(blob, stream.cache, stream.side_blob(number))
             self._wanted[shard] = blob.nbytes
             self.nbytes += blob.nbytes
             self._prefetcher.want(shard, blob)

@@ -170,6 +170,12 @@ class OpenStream:
         with self.cache.open(blob) as cached:
             return sample_check(self.index, shard, lambda _, most: os.pread(cached.fileno(), most, 0))
 
+    def side_blob(self, shard: int) -> Blob | None:
+        """Describe the file to fetch for ``sample_check``; None where nothing is fetched for it."""
+        if not self._validate_samples or self.in_place is not None:
+            return None
+        return side_blob(self.index, shard, split=self.split)
+
     def _path(self, info: ShardInfo) -> Path:
         return (self.in_place or Path()) / info.raw.basename
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from streamshard.errors import BlobNotFoundError, ChecksumError
 from streamshard.format.hashing import check_hash_name, hash_file, known_hashes
 from streamshard.format.index import INDEX_BASENAME, parse_index
-from streamshard.format.sample_hashes import digest_nbytes, side_basename
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
+from streamshard.read.sample_check import SideFile
 from streamshard.read.tables import DIGEST_NBYTES, known_index, node_index
 from streamshard.storage.blob import Blob
 
@@ -100,16 +100,12 @@ def side_blob(index: Index, shard: int, *, split: str | None = None) -> Blob:
     Raises:
         ValueError: it has none.
     """
-    if index.sample_hashes is None:
-        raise ValueError("the index has no hashes of samples")
-    name = side_basename(index.shards[shard].raw.basename)
-    algorithm = index.sample_hashes.algorithm
-    nbytes = int(index.samples_per_shard[shard]) * digest_nbytes(algorithm)
-    check = partial(
-        check_file, shard=name, algorithm=algorithm, expected=index.sample_hashes.side_file(shard)
-    )
-    key = key_in(split, name)
-    return Blob(name=key, nbytes=nbytes, source=key, source_nbytes=nbytes, check=check)
+    side = SideFile.of(index, shard)
+    if side is None:
+        raise ValueError(f"shard {shard}: the index has no hashes of samples")
+    check = partial(check_file, shard=side.name, algorithm=side.algorithm, expected=side.digest)
+    key = key_in(split, side.name)
+    return Blob(name=key, nbytes=side.nbytes, source=key, source_nbytes=side.nbytes, check=check)
 
 
 def _check_of(info: ShardInfo, file: FileInfo, validate_hash: str | bool | None) -> partial[None] | None:

@@ -27,6 +27,8 @@ class ShardReport:
     hashed_files: int = 0
     unhashed_files: int = 0
     decoded_samples: int = 0
+    hashed_samples: int = 0
+    headers: int = 0
     nbytes: int = 0
 
 
@@ -34,15 +36,18 @@ class ShardReport:
 class Report:
     """The result of ``verify_dataset``; the data is as the index says if ``ok``.
 
-    ``problems`` holds every problem (of one shard at most 1,000 single samples, then their number);
-    ``notes`` holds what is unusual and not wrong, such as files that are not in the index. ``nbytes``
-    counts the files read.
+    ``problems`` holds every problem (of one shard at most 1,000 single samples, then their number, unless ``deep``
+    was asked for); ``notes`` holds what is unusual and not wrong, such as files that are not in the index.
+    ``deep`` says whether the samples were read; else only sizes and headers were. ``nbytes`` counts the bytes read.
     """
 
     source: str
+    deep: bool = True
     num_shards: int = 0
     num_samples: int = 0
     decoded_samples: int = 0
+    hashed_samples: int = 0
+    headers: int = 0
     hashed_files: int = 0
     unhashed_files: int = 0
     nbytes: int = 0
@@ -60,6 +65,8 @@ class Report:
         self.hashed_files += shard.hashed_files
         self.unhashed_files += shard.unhashed_files
         self.decoded_samples += shard.decoded_samples
+        self.hashed_samples += shard.hashed_samples
+        self.headers += shard.headers
         self.nbytes += shard.nbytes
 
     def to_json(self) -> dict[str, Any]:

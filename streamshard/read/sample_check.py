@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import ChecksumError, FormatError
@@ -56,7 +57,7 @@ class SampleCheck:
             found, begin = self._digest_of(sample).hex(), row * self._nbytes
             expected = self._digests[begin : begin + self._nbytes].hex()
             raise ChecksumError(
-                f"{place(row)}: {self.algorithm} of its {len(sample):,} bytes is {found}, it was written as {expected}; "
+                f"{place(row)}: {self.algorithm} of its {len(sample):,} bytes is {found}, expected {expected}; "
                 "the shard was damaged or is another one: fetch it again, or see 'streamshard repair'"
             )
 
@@ -78,36 +79,69 @@ class SampleCheck:
         return SampleCheck, (self.algorithm, self._digests)
 
 
-def sample_check(index: Index, shard: int, read: Callable[[str, int], bytes]) -> SampleCheck:
-    """Read the side file of a shard and see that it is the one the index means.
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """The side file of one shard as the index describes it; picklable.
 
-    Args:
-        index: one that has hashes of samples.
-        read: gives the content of a file by its path below the index's directory, which may have at most so many
-            bytes.
-
-    Raises:
-        ValueError: the index has no hashes of samples.
-        ChecksumError: the side file is damaged or of another dataset.
-        BlobNotFoundError, AccessDeniedError, StorageError: from ``read``.
+    Attributes:
+        name: path below the index's directory.
+        algorithm: name of the hash, of the samples and of the file itself.
+        digest: hex digest of the file.
+        num_samples: samples of the shard.
     """
-    hashes = require_sample_hashes(index, "the index")
-    name = side_basename(index.shards[shard].raw.basename)
-    count = int(index.samples_per_shard[shard])
-    nbytes = count * digest_nbytes(hashes.algorithm)
-    content = read(name, nbytes)
-    if len(content) != nbytes:
-        raise FormatError(
-            f"{name!r}, the hashes of a shard's samples: {len(content):,} bytes for {count:,} samples, expected "
-            f"{nbytes:,}: it was cut; copy it again, or read without validate_samples"
-        )
-    found, expected = hash_bytes(hashes.algorithm, content), hashes.side_file(shard)
-    if found != expected:
-        raise ChecksumError(
-            f"{name!r}, the hashes of a shard's samples: {hashes.algorithm} is {found}, the index says {expected}; "
-            "it was damaged or is of another dataset: copy it again, or read without validate_samples"
-        )
-    return SampleCheck(hashes.algorithm, content)
+
+    name: str
+    algorithm: str
+    digest: str
+    num_samples: int
+
+    @classmethod
+    def of(cls, index: Index, shard: int) -> SideFile | None:
+        """Give the side file of a shard; None where the index has no hashes of samples."""
+        hashes = index.sample_hashes
+        if hashes is None:
+            return None
+        name = side_basename(index.shards[shard].raw.basename)
+        return cls(name, hashes.algorithm, hashes.side_file(shard), int(index.samples_per_shard[shard]))
+
+    @property
+    def nbytes(self) -> int:
+        """Size that it must have."""
+        return self.num_samples * digest_nbytes(self.algorithm)
+
+    def load(self, read: Callable[[str, int], bytes]) -> SampleCheck:
+        """Read it and see that it is the one the index means.
+
+        Args:
+            read: gives the content of a file by its path below the index's directory, which may have at most so
+                many bytes.
+
+        Raises:
+            FormatError: it has another size, or (ChecksumError) other bytes.
+            BlobNotFoundError, AccessDeniedError, StorageError: from ``read``.
+        """
+        content = read(self.name, self.nbytes)
+        if len(content) != self.nbytes:
+            raise FormatError(
+                f"{self.name!r}, the hashes of a shard's samples: {len(content):,} bytes for {self.num_samples:,} "
+                f"samples, expected {self.nbytes:,}: it was cut; copy it again, or read without validate_samples"
+            )
+        found = hash_bytes(self.algorithm, content)
+        if found != self.digest:
+            raise ChecksumError(
+                f"{self.name!r}, the hashes of a shard's samples: {self.algorithm} is {found}, the index says "
+                f"{self.digest}; it was damaged or is of another dataset: copy it again, or read without "
+                "validate_samples"
+            )
+        return SampleCheck(self.algorithm, content)
+
+
+def sample_check(index: Index, shard: int, read: Callable[[str, int], bytes]) -> SampleCheck:
+    """Load the side file of a shard of an index that has hashes of samples; raises as ``SideFile.load``."""
+    side = SideFile.of(index, shard)
+    if side is None:
+        raise ValueError(f"shard {shard}: the index has no hashes of samples")
+    return side.load(read)
 
 
 def require_sample_hashes(index: Index, where: str) -> SampleHashes:

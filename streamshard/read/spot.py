@@ -93,7 +93,7 @@ class SpotReader:
             read = self._file.read
         else:
             nbytes = self.store.size(key)
-            read = _RangeRead(self.store, key, info.raw.basename)
+            read = RangeRead(self.store, key, info.raw.basename)
         header = parse_header(read, nbytes, shard=info.raw.basename, expected=info)
         self._shard_id, self._header, self._read = shard_id, header, read
         return header, read
@@ -114,7 +114,7 @@ class SpotReader:
         return RawFile(raw, info.raw.nbytes, shard=info.raw.basename)
 
 
-class _RangeRead:
+class RangeRead:
     """Exact reads of one key of a store."""
 
     def __init__(self, store: Store, key: str, shard: str) -> None:

@@ -6,17 +6,19 @@ import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamshard.errors import StreamshardError
-from streamshard.format.index import INDEX_BASENAME
+from streamshard.format.index import INDEX_BASENAME, side_basenames
 from streamshard.read.catalog import load_index
 from streamshard.read.keys import key_in
 from streamshard.read.report import Problem, Report, ShardReport
+from streamshard.read.sample_check import SideFile
+from streamshard.read.verify_header import verify_header
 from streamshard.read.verify_shard import ShardTask, verify_shard
 from streamshard.storage import open_store
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from streamshard.storage.store import Store
 
 _MAX_ORPHANS_LISTED = 100
+MAX_ROW_PROBLEMS = 1000
+# Looking at a header is waiting for an answer, from most places.
+_HEADER_THREADS = 16
 
 
 def verify_dataset(
@@ -34,15 +39,17 @@ def verify_dataset(
     decode: bool = True,
     workers: int = 1,
     allow_unsafe_types: bool = False,
+    deep: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Check a dataset in a directory, at a URL or in a store, and list every problem.
 
-    Looked at: the index; names that two shards share; of each shard the files' presence, size and all
-    hashes in the index, decompression, the header, the offset table, and (``decode``) each sample. Files of
-    another machine are fetched one at a time per worker into a temporary directory. Memory stays near one
-    shard's offsets per worker.
+    Always looked at: the index; names that two shards share; of each shard the presence and size of its files,
+    and the header with all offsets, which of a place on another machine is read by range. ``deep`` reads the
+    rest too: all hashes in the index, decompression, the hash of each sample where there are such, and
+    (``decode``) each sample. Files of another machine are fetched for that, one at a time per worker, into a
+    temporary directory. Memory stays near one shard's offsets per worker or thread.
 
     Args:
         source: directory, URL, or an open store.
@@ -50,6 +57,8 @@ def verify_dataset(
         decode: decode every sample, pictures included.
         workers: processes; 1 works in this one.
         allow_unsafe_types: decode ``pkl`` columns too, which can run code.
+        deep: True reads everything, and lists every bad sample; False reads sizes and headers only. Default: as True
+            for a directory of this machine, of each shard at most 1,000 bad samples listed; False for other places.
         storage_options: for the store, if ``source`` is a URL.
         progress: called with (shards done, shards in all).
 
@@ -72,15 +81,30 @@ def verify_dataset(
     except (StreamshardError, OSError, ValueError) as error:
         report.problems.append(Problem(None, None, str(error)))
         return report
+    all_rows, report.deep = deep is True, _is_here(store) if deep is None else deep
     report.num_shards = len(index.shards)
     report.num_samples = index.num_samples
     _check_names(index, report)
     _note_orphans(store, split, index, report)
     tasks = (
-        ShardTask(store, split, info, begin, decode, allow_unsafe_types)
-        for info, begin in zip(index.shards, index.begins.tolist(), strict=False)
+        ShardTask(
+            store,
+            split,
+            info,
+            int(index.begins[shard]),
+            decode,
+            allow_unsafe_types,
+            SideFile.of(index, shard),
+            None if all_rows else MAX_ROW_PROBLEMS,
+        )
+        for shard, info in enumerate(index.shards)
     )
-    results = map(verify_shard, tasks) if workers == 1 else _in_processes(tasks, workers)
+    results: Iterator[ShardReport]
+    if not report.deep:
+        report.notes.append("only sizes and headers were read; with --deep (deep=True) the samples are too")
+        results = _in_threads(tasks)
+    else:
+        results = map(verify_shard, tasks) if workers == 1 else _in_processes(tasks, workers)
     for done, result in enumerate(results, 1):
         report.add(result)
         if progress is not None:
@@ -117,7 +141,7 @@ def _check_names(index: Index, report: Report) -> None:
 def _note_orphans(store: Store, split: str | None, index: Index, report: Report) -> None:
     """Note shard files that the index does not name: leftovers of another run, or of another index."""
     inside = key_in(split, "")
-    known = {*index.table.basenames(), INDEX_BASENAME}
+    known = {*index.table.basenames(), *side_basenames(index), INDEX_BASENAME}
     try:
         keys = store.list(inside)
     except (StreamshardError, OSError) as error:
@@ -128,6 +152,25 @@ def _note_orphans(store: Store, split: str | None, index: Index, report: Report)
     report.notes += [f"file {name!r} is not in the index" for name in orphans[:_MAX_ORPHANS_LISTED]]
     if len(orphans) > _MAX_ORPHANS_LISTED:
         report.notes.append(f"{len(orphans) - _MAX_ORPHANS_LISTED:,} more files are not in the index")
+
+
+def _is_here(store: Store) -> bool:
+    return store.local_path(INDEX_BASENAME) is not None
+
+
+def _in_threads(tasks: Iterator[ShardTask]) -> Iterator[ShardReport]:
+    """Look at headers, many at once; reports in order."""
+    running: deque[Future[ShardReport]] = deque()
+    pool = ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="streamshard-verify")
+    try:
+        for task in tasks:
+            running.append(pool.submit(verify_header, task))
+            if len(running) >= 2 * _HEADER_THREADS:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _in_processes(tasks: Iterator[ShardTask], workers: int) -> Iterator[ShardReport]:

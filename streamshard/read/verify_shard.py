@@ -16,14 +16,15 @@ from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.raw_file import open_regular
 from streamshard.read.report import Problem, ShardReport
+from streamshard.read.sample_check import reading_from
 from streamshard.read.shard_reader import ShardReader
 
 if TYPE_CHECKING:
     from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import FileInfo, ShardInfo
+    from streamshard.read.sample_check import SampleCheck, SideFile
     from streamshard.storage.store import Store
 
-MAX_ROW_PROBLEMS = 1000
 # Decoded at once: bounded so that a shard of pictures does not unfold in memory.
 _CHUNK_ROWS = 256
 _CHUNK_NBYTES = 1 << 20
@@ -33,7 +34,8 @@ _CHUNK_NBYTES = 1 << 20
 class ShardTask:
     """What a worker needs to check one shard; picklable.
 
-    ``is_local``: the store's files are read where they are, others are fetched into a temporary directory.
+    ``side``: the file with the hashes of its samples; None where there are none. ``most_rows``: bad samples that are
+    listed singly; None for all.
     """
 
     store: Store
@@ -42,6 +44,8 @@ class ShardTask:
     first_sample_id: int
     decode: bool
     allow_unsafe_types: bool
+    side: SideFile | None = None
+    most_rows: int | None = None
 
 
 def verify_shard(task: ShardTask) -> ShardReport:
@@ -137,11 +141,27 @@ def _check_samples(task: ShardTask, raw: Path, report: ShardReport) -> None:
     info = task.info
     try:
         decoder = _decoder(task, report)
-        with ShardReader(raw, info, decoder, first_sample_id=task.first_sample_id) as reader:
-            if task.decode:
-                _decode_all(reader, report)
+        check = _check_side(task, report)
+        with ShardReader(raw, info, decoder, first_sample_id=task.first_sample_id, check=check) as reader:
+            report.headers += 1
+            if task.decode or check is not None:
+                _read_all(reader, report, task.most_rows, decode=task.decode)
+            if check is not None:
+                report.hashed_samples += len(check)
     except (StreamshardError, OSError, ValueError) as error:
         _add(report, info.raw.basename, str(error))
+
+
+def _check_side(task: ShardTask, report: ShardReport) -> SampleCheck | None:
+    if task.side is None:
+        return None
+    try:
+        return task.side.load(reading_from(task.store, task.split))
+    except BlobNotFoundError:
+        _add(report, task.side.name, f"{task.side.name!r}: the file is missing, the index lists it")
+    except (StreamshardError, OSError) as error:
+        _add(report, task.side.name, str(error))
+    return None
 
 
 def _decoder(task: ShardTask, report: ShardReport) -> SampleDecoder:
@@ -155,13 +175,16 @@ def _decoder(task: ShardTask, report: ShardReport) -> SampleDecoder:
     return schema.decoder([name for name in schema.names if name not in unsafe])
 
 
-def _decode_all(reader: ShardReader, report: ShardReport) -> None:
+def _read_all(reader: ShardReader, report: ShardReport, most_rows: int | None, *, decode: bool) -> None:
     step = max(1, min(_CHUNK_ROWS, _CHUNK_NBYTES * len(reader) // reader.info.raw.nbytes))
     wrong = 0
     for begin in range(0, len(reader), step):
         rows = np.arange(begin, min(begin + step, len(reader)))
         try:
-            report.decoded_samples += len(reader.samples(rows))
+            if decode:
+                report.decoded_samples += len(reader.samples(rows))
+            else:
+                reader.gather(rows)
             continue
         except MissingDependencyError:
             raise  # of this machine, not of a sample
@@ -170,11 +193,14 @@ def _decode_all(reader: ShardReader, report: ShardReport) -> None:
         before = wrong
         for row in rows.tolist():
             try:
-                reader.sample(row)
-                report.decoded_samples += 1
+                if decode:
+                    reader.sample(row)
+                    report.decoded_samples += 1
+                else:
+                    reader.raw(row)
             except Exception as error:  # noqa: BLE001 as above; listed
                 wrong += 1
-                if wrong <= MAX_ROW_PROBLEMS:
+                if most_rows is None or wrong <= most_rows:
                     message = (
                         str(error)
                         if isinstance(error, FormatError)
@@ -187,8 +213,8 @@ def _decode_all(reader: ShardReader, report: ShardReport) -> None:
                 reader.name,
                 f"shard {reader.name!r}, rows {rows[0]} to {rows[-1]} together: {first_error}",
             )
-    if wrong > MAX_ROW_PROBLEMS:
-        more = wrong - MAX_ROW_PROBLEMS
+    if most_rows is not None and wrong > most_rows:
+        more = wrong - most_rows
         _add(report, reader.name, f"shard {reader.name!r}: {more:,} more samples cannot be decoded")
 
 

@@ -49,6 +49,20 @@ def test_every_problem_is_listed_and_exit_1(tmp_path: Path) -> None:
     assert [problem["shard"] for problem in document["problems"]] == ["shard.00001.mds", "shard.00003.mds"]
 
 
+def test_headers_only_says_so_and_deep_finds_the_rest(tmp_path: Path) -> None:
+    write_dataset(tmp_path, text_samples(35))
+    content = bytearray((tmp_path / "shard.00001.mds").read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "shard.00001.mds").write_bytes(content)
+    code, out, _ = verify(tmp_path, "--headers")
+    assert code == 0
+    assert "4 headers checked" in out
+    assert out.splitlines()[-1] == "ok, as far as sizes and headers tell"
+    code, out, _ = verify(tmp_path, "--deep")
+    assert code == 1
+    assert "xxh64 is" in out
+
+
 def test_no_index_is_a_problem_and_exit_1(tmp_path: Path) -> None:
     code, out, _ = verify(tmp_path / "nope")
     assert code == 1

@@ -49,7 +49,7 @@ def read_by_us(dataset: Path) -> list[dict]:
 @pytest.mark.parametrize(
     ("options", "algorithm"),
     [
-        ((), "xxh64"),
+        (("--sample-hash", "xxh64"), "xxh64"),
         (("--compression", "zstd:3", "--hash", "sha1"), "sha1"),
         (("--compression", "gz:5", "--hash", "xxh3_128"), "xxh3_128"),
     ],
@@ -58,6 +58,8 @@ def read_by_us(dataset: Path) -> list[dict]:
 def test_mosaicml_iterates_converted_pictures_and_chats(tmp_path, options, algorithm):
     dataset = convert(tmp_path / "emoji", *options)
     theirs = streamed_by_mosaic(dataset, tmp_path / "cache", algorithm)
+    assert bool(list(dataset.glob("*.samples"))) == ("--sample-hash" in options)
+    assert not list((tmp_path / "cache").glob("*.samples"))
     records = [json.loads(line) for line in (EMOJI / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [sample["conversations"] for sample in theirs] == [record["conversations"] for record in records]
     assert theirs == read_by_us(dataset)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamshard import MDSWriter
-from streamshard.format import compression, costs, encodings, hashing, images, ndarray
+from streamshard.format import compression, costs, encodings, hashing, images, ndarray, sample_hashes
 from streamshard.format.index import FileInfo, ShardInfo, index_text
 from streamshard.format.schema import Schema
 from streamshard.format.shard import config_text
@@ -125,13 +125,22 @@ def test_the_keys_of_index_and_config_are_those_that_are_written():
 
 def test_the_costs_are_written_and_read_as_the_page_says():
     shown = json.loads(re.search(r"e\.g\. `(\{.*?\}\}\})`", PAGE)[1])
-    assert [row["Key"] for row in table("extra")] == list(shown) == [costs.COSTS_KEY]
+    assert [row["Key"] for row in table("extra")] == [*shown, sample_hashes.SAMPLE_HASHES_KEY]
     assert shown == {costs.COSTS_KEY: costs.costs_entry({"tokens": [100, 90]})}
     assert costs.parse_costs(shown["costs"], 2)["tokens"].tolist() == [100, 90]
     kinds = {"list of integers": list, "integer": int}
     entry = shown["costs"]["tokens"]
     assert {row["Key"]: kinds[row["Type"]] for row in table("cost")} == {k: type(v) for k, v in entry.items()}
     assert costs.MAX_COST == 2**63 - 1
+
+
+def test_the_hashes_of_samples_are_read_as_the_page_says():
+    shown = json.loads(re.search(r"e\.g\. `(\{\"sample_hashes.*?\]\}\})`", PAGE)[1])
+    entry = shown[sample_hashes.SAMPLE_HASHES_KEY]
+    assert [row["Key"] for row in table("sample_hashes")] == list(entry)
+    found = sample_hashes.parse_sample_hashes(entry, 2)
+    assert found.entry() == entry
+    assert f"`{sample_hashes.side_basename('shard.00000.mds')}`" in PAGE
 
 
 @pytest.mark.parametrize(("name", "nbytes"), [("shard", 4), ("pil", 12), ("list", 8), ("jpeg_array", 4)])

@@ -151,7 +151,7 @@ KIND = COSTS + 320
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(number(48, 2), id="later version"),
+        pytest.param(number(48, 3), id="later version"),
         pytest.param(number(56, 21), id="more shards"),
         pytest.param(number(56, 0), id="no shards"),
         pytest.param(number(56, -1), id="2**64 - 1 shards"),
@@ -198,6 +198,11 @@ KIND = COSTS + 320
             facts(lambda document: document["kinds"][0].update(column_sizes=[4, 4])),  # type: ignore[index]
             id="kind with wrong columns",
         ),
+        pytest.param(
+            facts(lambda document: document.update(sample_hashes="md5")), id="digests that are not there"
+        ),
+        pytest.param(facts(lambda document: document.update(sample_hashes="sha0")), id="unknown hash"),
+        pytest.param(facts(lambda document: document.update(sample_hashes=5)), id="hash no string"),
     ],
 )
 def test_a_malformed_table_with_a_right_checksum_is_refused(damage: Callable[[bytearray], None]) -> None:

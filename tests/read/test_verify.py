@@ -7,14 +7,16 @@ import pickle
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamshard.format.encodings import Encoding
-from streamshard.read import verify_shard as verify_shard_module
+from streamshard.read import verify as verify_module
 from streamshard.read.verify import verify_dataset
 from streamshard.storage import open_store
+from tests.support import damage as damage_file
 from tests.support.small_datasets import edit_index, text_samples, write_dataset
 
 COMPRESSIONS = [None, "zstd", "gz", "bz2", "br:1", "snappy"]
@@ -84,12 +86,75 @@ def test_a_store_elsewhere_is_verified_too(tmp_path: Path) -> None:
     store = open_store(url)
     for path in tmp_path.iterdir():
         store.put(f"train/{path.name}", path)
-    report = verify_dataset(url, split="train")
+    report = verify_dataset(url, split="train", deep=True)
     local = verify_dataset(tmp_path)
     assert [(p.shard, p.row) for p in report.problems] == [(p.shard, p.row) for p in local.problems]
     assert report.source == f"{url}/train"
     for key in store.list():
         store.delete(key)
+
+
+class Counted:
+    """A store elsewhere that counts what is read of it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.nbytes = 0
+        self.keys: list[str] = []
+
+    def read_range(self, key: str, begin: int, end: int) -> bytes:
+        self.nbytes += end - begin
+        self.keys.append(key)
+        return bytes(self._store.read_range(key, begin, end))
+
+    def fetch_to(self, key: str, path: Path, **_: Any) -> int:
+        raise AssertionError(f"{key} was fetched whole")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def elsewhere(directory: Path) -> Counted:
+    store = open_store(f"memory://{uuid.uuid4().hex}")
+    for path in directory.iterdir():
+        store.put(path.name, path)
+    return Counted(store)
+
+
+def test_of_a_store_elsewhere_only_headers_are_read(tmp_path: Path) -> None:
+    samples = [{"id": "a", "number": 1, "text": "x" * 5000}] * 60
+    write_dataset(tmp_path, samples)
+    store = elsewhere(tmp_path)
+    report = verify_dataset(store)  # type: ignore[arg-type]
+    assert report.ok
+    assert not report.deep
+    assert (report.headers, report.decoded_samples, report.hashed_files) == (6, 0, 0)
+    assert report.notes == ["only sizes and headers were read; with --deep (deep=True) the samples are too"]
+    assert store.nbytes == report.nbytes < 6 * 2200
+    assert sorted(store.keys) == [f"shard.{number:05d}.mds" for number in range(6)]
+
+
+def test_headers_tell_what_is_missing_cut_or_of_other_shape(tmp_path: Path) -> None:
+    write_dataset(tmp_path, text_samples(60))
+    (tmp_path / "shard.00001.mds").unlink()
+    os.truncate(tmp_path / "shard.00002.mds", 100)
+    damage_file.point_backwards(tmp_path, 3)
+    damage_file.claim_more_samples(tmp_path, 4)
+    for report in (verify_dataset(elsewhere(tmp_path)), verify_dataset(tmp_path, deep=False)):  # type: ignore[arg-type]
+        assert [problem.shard for problem in report.problems] == [f"shard.0000{n}.mds" for n in (1, 2, 3, 4)]
+        assert "missing" in report.problems[0].message
+        assert "index says" in report.problems[1].message
+        assert "before it begins" in report.problems[2].message
+        assert "the index says 10 samples, the file has 4294967295" in report.problems[3].message
+        assert report.headers == 2
+
+
+def test_headers_of_compressed_shards_are_not_promised(tmp_path: Path) -> None:
+    write_dataset(tmp_path, text_samples(30), compression="zstd")
+    os.truncate(tmp_path / "shard.00001.mds.zstd", 20)
+    report = verify_dataset(tmp_path, deep=False)
+    assert [problem.shard for problem in report.problems] == ["shard.00001.mds.zstd"]
+    assert "of compressed shards only the sizes were checked; --deep reads them" in report.notes
 
 
 def test_files_that_the_index_does_not_name_are_notes(tmp_path: Path) -> None:
@@ -144,10 +209,11 @@ def test_very_many_bad_samples_are_listed_up_to_a_bound_and_counted(
     write_dataset(tmp_path, text_samples(400), samples_per_shard=400, hashes=[])
     path = tmp_path / "shard.00000.mds"
     path.write_bytes(path.read_bytes().replace(b"text of", b"text \xfff"))
-    monkeypatch.setattr(verify_shard_module, "MAX_ROW_PROBLEMS", 30)
+    monkeypatch.setattr(verify_module, "MAX_ROW_PROBLEMS", 30)
     report = verify_dataset(tmp_path)
     assert len(report.problems) == 31
     assert "370 more samples" in report.problems[-1].message
+    assert len(verify_dataset(tmp_path, deep=True).problems) == 400
 
 
 def test_an_error_of_a_users_own_encoding_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
