@@ -60,7 +60,7 @@ def get(directory: Path, text: bytes = TEXT) -> Index:
 
 
 def place(directory: Path, digest: str = DIGEST) -> Path:
-    return directory / ".streamshard" / "tables" / f"{digest}.v1.table"
+    return directory / ".streamshard" / "tables" / f"{digest}.v2.table"
 
 
 def check(index: Index) -> None:
@@ -89,7 +89,7 @@ def test_one_text_is_parsed_once(tmp_path: Path, parses: list[str]) -> None:
         assert isinstance(index, MappedIndex)
         check(index)
     assert parses == ["here/index.json"]
-    assert [path.name for path in place(tmp_path / "cache").parent.iterdir()] == [f"{DIGEST}.v1.table"]
+    assert [path.name for path in place(tmp_path / "cache").parent.iterdir()] == [f"{DIGEST}.v2.table"]
 
 
 def test_another_text_has_another_table(tmp_path: Path, parses: list[str]) -> None:
@@ -258,7 +258,7 @@ def test_b069_processes_that_start_at_once_all_get_a_table(tmp_path: Path) -> No
     found = [process.communicate(timeout=60)[0] for process in running]
     assert found == ["MappedIndex\n"] * 2
     assert [process.returncode for process in running] == [0, 0]
-    assert [path.name for path in place(tmp_path / "cache").parent.iterdir()] == [f"{DIGEST}.v1.table"]
+    assert [path.name for path in place(tmp_path / "cache").parent.iterdir()] == [f"{DIGEST}.v2.table"]
 
 
 # Pickling
@@ -307,9 +307,9 @@ def test_old_tables_and_what_killed_processes_left_are_deleted(tmp_path: Path) -
     folder = place(tmp_path).parent
     day = 86_400
     ages = {
-        "0" * 32 + ".v1.table": 29 * day,
-        "1" * 32 + ".v1.table": 31 * day,
-        "2" * 32 + ".v0.table": 31 * day,
+        "0" * 32 + ".v2.table": 29 * day,
+        "1" * 32 + ".v2.table": 31 * day,
+        "2" * 32 + ".v1.table": 31 * day,
         ".ab12.streamshard-tmp": 2 * day,
         ".cd34.streamshard-tmp": 60,
         "notes.txt": 99 * day,
@@ -321,7 +321,7 @@ def test_old_tables_and_what_killed_processes_left_are_deleted(tmp_path: Path) -
     assert open_table(place(tmp_path), DIGEST) is not None  # which is a use
     get(tmp_path, index_text(shards(7)))
     left = {path.name for path in folder.iterdir()}
-    assert {f"{DIGEST}.v1.table", "0" * 32 + ".v1.table", ".cd34.streamshard-tmp", "notes.txt"} <= left
+    assert {f"{DIGEST}.v2.table", "0" * 32 + ".v1.table", ".cd34.streamshard-tmp", "notes.txt"} <= left
     assert len(left) == 5
 
 
