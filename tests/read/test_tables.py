@@ -295,7 +295,7 @@ def test_a_spawned_process_opens_the_file_or_gets_a_copy(tmp_path: Path, there: 
 def test_a_file_that_goes_while_a_process_starts_is_a_named_error(tmp_path: Path) -> None:
     get(tmp_path)
     place(tmp_path).unlink()
-    with pytest.raises(StorageError, match=r"\.v1\.table: the table of shards.*start again"):
+    with pytest.raises(StorageError, match=r"\.v2\.table: the table of shards.*start again"):
         tables._opened(place(tmp_path), DIGEST)
 
 
@@ -309,7 +309,7 @@ def test_old_tables_and_what_killed_processes_left_are_deleted(tmp_path: Path) -
     ages = {
         "0" * 32 + ".v2.table": 29 * day,
         "1" * 32 + ".v2.table": 31 * day,
-        "2" * 32 + ".v1.table": 31 * day,
+        "2" * 32 + ".v2.table": 31 * day,
         ".ab12.streamshard-tmp": 2 * day,
         ".cd34.streamshard-tmp": 60,
         "notes.txt": 99 * day,
@@ -321,7 +321,7 @@ def test_old_tables_and_what_killed_processes_left_are_deleted(tmp_path: Path) -
     assert open_table(place(tmp_path), DIGEST) is not None  # which is a use
     get(tmp_path, index_text(shards(7)))
     left = {path.name for path in folder.iterdir()}
-    assert {f"{DIGEST}.v2.table", "0" * 32 + ".v1.table", ".cd34.streamshard-tmp", "notes.txt"} <= left
+    assert {f"{DIGEST}.v2.table", "0" * 32 + ".v2.table", ".cd34.streamshard-tmp", "notes.txt"} <= left
     assert len(left) == 5
 
 
