@@ -20,8 +20,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "write": {"format", "storage"},
     "read": {"format", "storage"},
     "convert": {"format", "storage", "write", "read"},
+    "repair": {"format", "storage", "write", "read"},
     "dataset": {"format", "order", "storage", "read"},
-    "cli": {"format", "storage", "write", "read", "convert", "order", "dataset"},
+    "cli": {"format", "storage", "write", "read", "convert", "repair", "order", "dataset"},
     "testing": {"format", "storage", "write", "read", "order", "dataset"},
 }
 # Third-party packages and the only places that may import them.

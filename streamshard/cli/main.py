@@ -15,6 +15,7 @@ _COMMANDS = {
     "info": ("streamshard.cli.info", "Say what a dataset holds."),
     "show": ("streamshard.cli.show", "Show one sample."),
     "verify": ("streamshard.cli.verify", "Check every shard and list every problem."),
+    "repair": ("streamshard.cli.repair", "Mend a damaged dataset: fetch, rebuild or cut."),
     "merge": ("streamshard.cli.merge", "Join the datasets in subdirectories under one index."),
     "state": ("streamshard.cli.state", "Say where a training state stands, and whether it fits."),
 }

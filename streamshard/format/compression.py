@@ -23,6 +23,9 @@ LEVELS: dict[str, tuple[int, int, int] | None] = {
     "zstd": (1, 22, 3),
 }
 _CHUNK = 1 << 20
+_MOST_RAW_NBYTES = 2**32 - 1
+# A copy of 64 bytes takes 3 in snappy's format: nothing grows more when it is unpacked.
+_SNAPPY_GROWTH = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,13 @@ def parse_compression(name: str | None) -> Compression | None:
     raise ValueError(f"compression={name!r}: expected one of {known}")
 
 
-def decompress_file(src: BinaryIO, dst: BinaryIO, algorithm: str, *, raw_nbytes: int) -> None:
-    """Decompress ``src`` into ``dst`` in pieces, never past ``raw_nbytes``.
+def decompress_file(src: BinaryIO, dst: BinaryIO, algorithm: str, *, raw_nbytes: int | None) -> int:
+    """Decompress ``src`` into ``dst`` in pieces, never past ``raw_nbytes``; return the bytes written.
 
     Memory is a few MiB, except for snappy, whose block format needs source and result whole.
+
+    Args:
+        raw_nbytes: the size that must come out; None where it is not known: any below 4 GiB, as of a shard.
 
     Raises:
         FormatError: more or fewer bytes than declared, or bytes that the algorithm does not take.
@@ -82,15 +88,16 @@ def decompress_file(src: BinaryIO, dst: BinaryIO, algorithm: str, *, raw_nbytes:
     if pieces is None:
         raise FormatError(f"unknown compression {algorithm!r:.40}; known: {', '.join(LEVELS)}")
     written = 0
+    most = _MOST_RAW_NBYTES if raw_nbytes is None else raw_nbytes
     for piece in pieces(src, raw_nbytes):
         written += len(piece)
-        if written > raw_nbytes:
-            raise FormatError(
-                f"{algorithm} file gives more than the {raw_nbytes} bytes that the index declares"
-            )
+        if written > most:
+            declared = "a shard may have" if raw_nbytes is None else "that the index declares"
+            raise FormatError(f"{algorithm} file gives more than the {most} bytes {declared}")
         dst.write(piece)
-    if written != raw_nbytes:
+    if raw_nbytes is not None and written != raw_nbytes:
         raise FormatError(f"{algorithm} file gives {written} bytes, the index declares {raw_nbytes}")
+    return written
 
 
 def _gzip(raw: bytes, level: int) -> bytes:
@@ -124,15 +131,15 @@ def _inflate_members(
         source = machine.unused_data or src.read(_CHUNK)
 
 
-def _gz_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
+def _gz_pieces(src: BinaryIO, _: int | None) -> Iterator[bytes]:
     return _inflate_members(src, lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), (zlib.error,), "gz")
 
 
-def _bz2_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
+def _bz2_pieces(src: BinaryIO, _: int | None) -> Iterator[bytes]:
     return _inflate_members(src, bz2.BZ2Decompressor, (OSError, ValueError), "bz2")
 
 
-def _zstd_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
+def _zstd_pieces(src: BinaryIO, _: int | None) -> Iterator[bytes]:
     zstandard = _zstandard()
     try:
         with zstandard.ZstdDecompressor().stream_reader(
@@ -144,7 +151,7 @@ def _zstd_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
         raise FormatError(f"not a zstd file, or a broken one: {error}") from error
 
 
-def _br_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
+def _br_pieces(src: BinaryIO, _: int | None) -> Iterator[bytes]:
     brotli = _brotli()
     machine = brotli.Decompressor()
     bounded = hasattr(machine, "can_accept_more_data")
@@ -162,13 +169,16 @@ def _br_pieces(src: BinaryIO, _: int) -> Iterator[bytes]:
         raise FormatError("br file ends too early")
 
 
-def _snappy_pieces(src: BinaryIO, raw_nbytes: int) -> Iterator[bytes]:
+def _snappy_pieces(src: BinaryIO, raw_nbytes: int | None) -> Iterator[bytes]:
     snappy = _snappy()
     # The format grows no input by more than a sixth; read no more than that could need.
-    source = src.read(32 + raw_nbytes + raw_nbytes // 6 + 1)
+    most = _MOST_RAW_NBYTES if raw_nbytes is None else raw_nbytes
+    source = src.read(32 + most + most // 6 + 1)
     declared = _varint(source)
-    if declared != raw_nbytes:
+    if raw_nbytes is not None and declared != raw_nbytes:
         raise FormatError(f"snappy file declares {declared} bytes, the index {raw_nbytes}")
+    if declared > _SNAPPY_GROWTH * len(source):  # before so much memory is taken
+        raise FormatError(f"snappy file of {len(source)} bytes declares {declared}, which it cannot hold")
     try:
         yield bytes(snappy.decompress(source))
     except Exception as error:  # python-snappy raises its own class or cramjam's, by version

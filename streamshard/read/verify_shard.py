@@ -22,6 +22,7 @@ from streamshard.read.shard_reader import ShardReader
 if TYPE_CHECKING:
     from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import FileInfo, ShardInfo
+    from streamshard.format.schema import Schema
     from streamshard.read.sample_check import SampleCheck, SideFile
     from streamshard.storage.store import Store
 
@@ -165,14 +166,20 @@ def _check_side(task: ShardTask, report: ShardReport) -> SampleCheck | None:
 
 
 def _decoder(task: ShardTask, report: ShardReport) -> SampleDecoder:
-    schema = task.info.schema
+    decoder, unsafe = safe_decoder(task.info.schema, task.allow_unsafe_types)
+    if unsafe:
+        report.notes.append(f"not decoded, since pkl can run code: {', '.join(map(repr, unsafe))}")
+    return decoder
+
+
+def safe_decoder(schema: Schema, allow_unsafe_types: bool) -> tuple[SampleDecoder, list[str]]:
+    """Make a decoder of all columns that run no code, or of all; return the names of those left out too."""
     unsafe = [
         name for name, encoding in zip(schema.names, schema.encodings, strict=True) if encoding == "pkl"
     ]
-    if not unsafe or task.allow_unsafe_types:
-        return schema.decoder(allow_unsafe_types=task.allow_unsafe_types)
-    report.notes.append(f"not decoded, since pkl can run code: {', '.join(map(repr, unsafe))}")
-    return schema.decoder([name for name in schema.names if name not in unsafe])
+    if not unsafe or allow_unsafe_types:
+        return schema.decoder(allow_unsafe_types=allow_unsafe_types), []
+    return schema.decoder([name for name in schema.names if name not in unsafe]), unsafe
 
 
 def _read_all(reader: ShardReader, report: ShardReport, most_rows: int | None, *, decode: bool) -> None:
