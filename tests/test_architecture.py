@@ -33,7 +33,7 @@ ONLY_IN = {
     "tqdm": ("cli/", "write/upload.py"),
 }
 # These load at the top of a module nowhere: an extra, or too slow for whoever does not need them.
-ONLY_INSIDE_FUNCTIONS = {"brotli", "snappy", "zstandard", "PIL", "s3fs", "torchdata"}
+ONLY_INSIDE_FUNCTIONS = {"brotli", "snappy", "zstandard", "PIL", "s3fs", "torchdata", "pyarrow"}
 
 
 def modules() -> list[Path]:

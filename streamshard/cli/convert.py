@@ -14,10 +14,10 @@ import click
 from streamshard.cli._options import storage_option
 from streamshard.cli._text import printable, say
 
-_HELP = """Turn JSONL and the images it names into MDS shards in --out.
+_HELP = """Turn records and the images they name into MDS shards in --out.
 
-A SOURCE is a path or URL; .gz, .bz2, .zst and JSON arrays are read too. Image paths start at --image-root, else at
-the folder of their JSONL file. After a kill, the same command goes on where it stopped.
+A SOURCE is a file, folder, pattern or URL: JSONL, JSON, CSV, Parquet, Arrow, MDS, a tree of images. Image paths start
+at --image-root, else at the folder of their file. After a kill, the same command goes on where it stopped.
 """
 
 
@@ -43,7 +43,10 @@ class _ConvertCommand(click.Command):
     help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE.jsonl...")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--from", "kind", metavar="KIND", help="What the sources are (csv, mds, …), if not told by them."
+)
 @click.option("--out", required=True, metavar="DIR_OR_URL", help="Where the new dataset goes.")
 @click.option("--image-root", metavar="DIR_OR_URL", help="Where image paths start.")
 @click.option(
@@ -76,6 +79,11 @@ class _ConvertCommand(click.Command):
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
 @click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
 @click.option(
+    "--column", "columns", multiple=True, metavar="NAME=ENCODING", help="Encoding of a column; repeatable."
+)
+@click.option("--drop", multiple=True, metavar="KEY", help="Leave a key out; repeatable.")
+@click.option("--rename", multiple=True, metavar="KEY=NAME", help="Another name for a key; repeatable.")
+@click.option(
     "--cost",
     "costs",
     multiple=True,
@@ -95,13 +103,15 @@ def command(
     size_limit: str,
     hashes: tuple[str, ...],
     costs: tuple[str, ...],
+    columns: tuple[str, ...],
+    rename: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **rest: Any,
 ) -> None:
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert.job import convert
-    from streamshard.convert.options import ConvertOptions, parse_costs, parse_size_limit
+    from streamshard.convert.options import ConvertOptions, parse_costs, parse_pairs, parse_size_limit
     from streamshard.convert.progress import SilentProgress
     from streamshard.errors import StreamshardError
 
@@ -115,6 +125,8 @@ def command(
             size_limit=parse_size_limit(size_limit),
             hashes=tuple(name for name in hashes if name != "none"),
             costs=parse_costs(costs),
+            columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
+            rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
             **{name: value for name, value in rest.items() if value is not None},
         )
     except ValueError as error:

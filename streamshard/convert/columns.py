@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from streamshard.convert.problems import NOT_UTF8, RecordProblem, shorten
 from streamshard.errors import ConvertError
+from streamshard.format.encodings import parse_encoding
 
 MAX_COLUMNS = 256
 
 # What a key's values have been so far; a set of bits, so that merging is "or".
-STR, INT, FLOAT, OTHER = 1, 2, 4, 8
-_SINGLE = {STR: "str", INT: "int", FLOAT: "float64"}
-_FIXED_NBYTES = {"int": 8, "float64": 8}
+STR, INT, FLOAT, OTHER, NULL, BYTES, DECLARED, EMPTY_LIST = 1, 2, 4, 8, 16, 32, 64, 128
+_SINGLE = {STR: "str", INT: "int", FLOAT: "float64", BYTES: "bytes"}
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LONGEST = (1 << 32) - 1
@@ -35,7 +35,10 @@ json_text = json.JSONEncoder().encode
 
 
 class KeyTally:
-    """Sizes of one key's values in one chunk, in record order."""
+    """Sizes of one key's values in one chunk, in record order.
+
+    ``utf8_nbytes`` is the size of a value as it is: of text in UTF-8, of bytes, of what a declared column stores.
+    """
 
     __slots__ = ("json_nbytes", "kinds", "rows", "utf8_nbytes")
 
@@ -58,9 +61,30 @@ class KeyTally:
         elif kind is int:
             utf8_nbytes, json_nbytes = 0, len(int.__repr__(value))
             self.kinds |= INT if _INT64_MIN <= value <= _INT64_MAX else OTHER
+        elif kind is bytes:
+            utf8_nbytes, json_nbytes = len(value), 0
+            self.kinds |= BYTES
+        elif value is None:
+            utf8_nbytes, json_nbytes = 0, _NULL_NBYTES
+            self.kinds |= NULL
+        elif value == [] and kind is list:
+            utf8_nbytes, json_nbytes = 0, 2
+            self.kinds |= EMPTY_LIST
         else:
             utf8_nbytes, json_nbytes = 0, len(json_text(value))
             self.kinds |= FLOAT if kind is float else OTHER
+        self._append(row, json_nbytes, utf8_nbytes)
+
+    def add_stored(self, row: int, nbytes: int) -> None:
+        """Add a value of a declared column by the size of its stored form."""
+        self.kinds |= DECLARED
+        self._append(row, 0, nbytes)
+
+    def add_image(self, row: int) -> None:
+        """Add a value that is images, whose sizes are kept elsewhere."""
+        self._append(row, 0, 0)
+
+    def _append(self, row: int, json_nbytes: int, utf8_nbytes: int) -> None:
         self.rows.append(row)
         self.json_nbytes.append(min(json_nbytes, _LONGEST))
         self.utf8_nbytes.append(min(utf8_nbytes, _LONGEST))
@@ -95,11 +119,15 @@ class KeySummary:
 
 @dataclass(frozen=True, slots=True)
 class ImageColumn:
-    """One key that holds images: ``listed`` where a record may have none or several."""
+    """One key that holds images: ``listed`` where a record may have none or several.
+
+    ``named`` says whether any of them has a path or the like, so that there is a column for these.
+    """
 
     key: str
     encoding: str
     listed: bool
+    named: bool = True
 
     @property
     def path_column(self) -> str:
@@ -112,38 +140,57 @@ class ImageColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """All columns of the dataset: plain keys with their encoding, image keys, and the keys joined into one column."""
+    """All columns of the dataset: plain keys with their encoding, image keys, and the keys joined into one column.
+
+    ``declared`` are those of the plain keys whose values come in their stored form (see :mod:`shaping`).
+    """
 
     plain: Mapping[str, str]
     images: tuple[ImageColumn, ...]
     rest: str | None = None
     rest_keys: frozenset[str] = frozenset()
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     def encodings(self) -> dict[str, str]:
         """Column name → encoding, for ``Schema.from_columns``."""
         made = dict(self.plain)
         for image in self.images:
             made[image.key] = image.encoding
-            made[image.path_column] = image.path_encoding
+            if image.named:
+                made[image.path_column] = image.path_encoding
         if self.rest is not None:
             made[self.rest] = "json"
+        return made
+
+    def taken_encodings(self) -> dict[str, str]:
+        """Column → encoding that takes the values as they come: images and declared columns are stored bytes already.
+
+        The layout of a sample is the same.
+        """
+        made = self.encodings()
+        made.update({image.key: "bytes" for image in self.images})
+        made.update(
+            {name: "bytes" for name, encoding in self.declared.items() if not _fixed_nbytes(encoding)}
+        )
         return made
 
     def to_json(self) -> dict[str, Any]:
         return {
             "plain": dict(self.plain),
-            "images": [[image.key, image.encoding, image.listed] for image in self.images],
+            "images": [[image.key, image.encoding, image.listed, image.named] for image in self.images],
             "rest": self.rest,
             "rest_keys": sorted(self.rest_keys),
+            "declared": dict(self.declared),
         }
 
     @classmethod
     def from_json(cls, shown: Mapping[str, Any]) -> ColumnPlan:
         return cls(
             dict(shown["plain"]),
-            tuple(ImageColumn(key, encoding, listed) for key, encoding, listed in shown["images"]),
+            tuple(ImageColumn(*row) for row in shown["images"]),
             shown["rest"],
             frozenset(shown["rest_keys"]),
+            dict(shown["declared"]),
         )
 
 
@@ -153,14 +200,16 @@ def plan_columns(
     num_records: int,
     *,
     json_rest: str | None,
+    declared: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
-    """Choose the columns: ``str``, ``int``, ``float64`` where all records agree, else ``json``.
+    """Choose the columns: as declared; else ``str``, ``int``, ``float64``, ``bytes`` where all agree, or ``json``.
 
     Raises:
-        ConvertError: a name clash, or more than 256 columns and no ``json_rest``.
+        ConvertError: a name clash, or more than 256 columns and no ``json_rest``; binary beside other values.
     """
+    settled = dict(declared or {})
     for image in images:
-        if image.path_column in keys:
+        if image.named and image.path_column in keys:
             raise ConvertError(
                 f"the references of image key {image.key!r} belong into column {image.path_column!r}, but the"
                 f" records have a key of that name; rename it in the input, or name the image keys with --image-key"
@@ -171,6 +220,10 @@ def plan_columns(
     rest_keys: frozenset[str] = frozenset()
     if len(plain_keys) > room:
         common = sorted(plain_keys, key=lambda key: (-keys[key].count, key))
+        if settled or any(keys[key].kinds & BYTES for key in plain_keys):
+            raise ConvertError(
+                f"{len(plain_keys)} columns, more than the {room} there is room for; leave some out with --drop"
+            )
         if json_rest is None:
             rarest = ", ".join(f"{key!r} ({keys[key].count} records)" for key in reversed(common[-10:]))
             raise ConvertError(
@@ -184,12 +237,29 @@ def plan_columns(
             )
         rest = json_rest
         rest_keys = frozenset(common[room - 1 :])
-    plain = {key: _encoding(keys[key], num_records) for key in sorted(plain_keys) if key not in rest_keys}
-    return ColumnPlan(plain, images, rest, rest_keys)
+    plain = {
+        key: settled[key] if key in settled else _encoding(key, keys[key], num_records)
+        for key in sorted(plain_keys)
+        if key not in rest_keys
+    }
+    return ColumnPlan(
+        plain, images, rest, rest_keys, {key: settled[key] for key in sorted(settled) if key in plain}
+    )
 
 
-def _encoding(key: KeySummary, num_records: int) -> str:
+def _encoding(name: str, key: KeySummary, num_records: int) -> str:
+    if key.kinds & BYTES:
+        if key.kinds & ~(BYTES | NULL):
+            raise ConvertError(
+                f"key {name!r} holds binary in some records and other values in others; mend the input, or leave"
+                f" the key out with --drop {name}"
+            )
+        return "bytes"
     return _SINGLE.get(key.kinds, "json") if key.count == num_records else "json"
+
+
+def _fixed_nbytes(encoding: str) -> int | None:
+    return parse_encoding(encoding).size
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +279,13 @@ def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: i
     constant = 0
     nbytes = np.zeros(num_records, np.int64)
     for name, encoding in plan.plain.items():
-        fixed = _FIXED_NBYTES.get(encoding)
+        fixed = _fixed_nbytes(encoding)
         if fixed is not None:
             constant += fixed
             continue
         constant += 4
         key = chunk.get(name)
-        if encoding == "str":
+        if encoding in ("str", "bytes") or name in plan.declared:
             if key is not None:
                 nbytes[key.rows] += key.utf8_nbytes
             continue
@@ -237,6 +307,9 @@ def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: i
 def plain_values(plan: ColumnPlan, record: Mapping[str, Any]) -> dict[str, Any]:
     """The values of all columns but the images', as a sample holds them."""
     values = {name: record.get(name) for name in plan.plain}
+    for name, encoding in plan.plain.items():
+        if encoding == "bytes" and values[name] is None:
+            values[name] = b""
     if plan.rest is not None:
         values[plan.rest] = {key: value for key, value in record.items() if key in plan.rest_keys}
     return values

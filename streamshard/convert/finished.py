@@ -16,15 +16,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from streamshard.convert.forms.form import open_form
 from streamshard.convert.images import HEAD_NBYTES
-from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.origins import Origin
 from streamshard.convert.places import ImagePlace, open_place
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.progress import Progress
-from streamshard.convert.references import references_of
+from streamshard.convert.references import Embedded, Reference
 from streamshard.convert.scan import locate_reference
-from streamshard.convert.sources import Origin, stage
+from streamshard.convert.shaping import Shaping, settled_shaping
+from streamshard.convert.sources import CELLS, LINES, Source
+from streamshard.convert.staging import in_place, stage_input, stage_tasks
 
 _SAMPLED_RECORDS = 1024
 _HASHED_AT_ONCE = 1 << 16
@@ -67,39 +70,56 @@ def input_digests(
         ConvertError: a source that cannot be read.
     """
     digests = JobDigests(num_texts)
+    sources: list[Source] = []
     progress.begin("comparing records", sum(origin.nbytes for origin in origins), None)
     with tempfile.TemporaryDirectory(prefix="streamshard-convert-") as folder:
         for number, origin in enumerate(origins):
-            source = stage(
-                origin,
-                Path(folder),
-                number,
-                storage_options=options.storage_options,
-                advance=lambda nbytes: progress.advance(nbytes, 0),
-            )
-            sizes = _ImageSizes(source.image_folder, options)
-            hashes: array[int] = array("Q")
-            for _, line in chunk_lines(Path(source.path), 0, source.nbytes):
-                text = line.strip(b" \t\r\n")
-                if not text:
-                    continue
-                hashes.append(xxhash.xxh64_intdigest(text))
-                if hashes[-1] < digests.limit:
-                    nbytes = sizes.of(text)
-                    if nbytes is not None:
-                        digests.add_images(np.array(hashes[-1:], np.uint64), np.array([nbytes], np.int64))
-                if len(hashes) == _HASHED_AT_ONCE:
-                    digests.add_texts(np.frombuffer(hashes, np.uint64))
-                    hashes = array("Q")
-            digests.add_texts(np.array(hashes, np.uint64))
+            sources += _staged(origin, Path(folder), number, options, progress)
+        shaping = settled_shaping(sources, options)
+        for source in sources:
+            _add_source(digests, source, shaping.for_source(source), options)
     progress.end()
     return digests.to_json()
 
 
+def _staged(
+    origin: Origin, folder: Path, number: int, options: ConvertOptions, progress: Progress
+) -> list[Source]:
+    plain = in_place(origin)
+    if plain is not None:
+        return [plain]
+    made: list[Source] = []
+    for task in stage_tasks(origin, folder, number, options.storage_options):
+        stage_input(task, progress.advance)
+        made += task.sources()
+    return made
+
+
+def _add_source(digests: JobDigests, source: Source, shaping: Shaping, options: ConvertOptions) -> None:
+    sizes = _ImageSizes(source, shaping, options)
+    hashes: array[int] = array("Q")
+    for _, _, text in sizes.form.spans(0, source.nbytes):
+        if not text:
+            continue
+        hashes.append(xxhash.xxh64_intdigest(text))
+        if hashes[-1] < digests.limit:
+            nbytes = sizes.of(text)
+            if nbytes is not None:
+                digests.add_images(np.array(hashes[-1:], np.uint64), np.array([nbytes], np.int64))
+        if len(hashes) == _HASHED_AT_ONCE:
+            digests.add_texts(np.frombuffer(hashes, np.uint64))
+            hashes = array("Q")
+    digests.add_texts(np.array(hashes, np.uint64))
+    sizes.form.close()
+
+
 class _ImageSizes:
-    def __init__(self, image_folder: str, options: ConvertOptions) -> None:
-        self._folder = image_folder if options.image_root is None else options.image_root
+    def __init__(self, source: Source, shaping: Shaping, options: ConvertOptions) -> None:
+        self._folder = source.image_folder if options.image_root is None else options.image_root
         self._options = options
+        self._shaping = shaping
+        self._rich = source.kind not in (LINES, CELLS)
+        self.form = open_form(source, shaping.before_names())
         self._place: ImagePlace | None = None
 
     def of(self, text: bytes) -> int | None:
@@ -107,18 +127,25 @@ class _ImageSizes:
         try:
             return sum(
                 self._size(reference)
-                for references in references_of(parse_record(text), self._options.image_keys).values()
+                for references in self._shaping.apply(
+                    self.form.parse(text, checked=False), rich=self._rich
+                ).references.values()
                 for reference in references
             )
         except RecordProblem:
             return None
 
-    def _size(self, reference: str) -> int:
+    def _size(self, reference: Reference) -> int:
+        located = locate_reference(reference, self._opened)
+        if isinstance(located, Embedded):
+            return len(located.content)
+        return self._opened().head(located, HEAD_NBYTES)[0]
+
+    def _opened(self) -> ImagePlace:
         if self._place is None:
             self._place = open_place(
                 self._folder,
                 allow_outside_root=self._options.allow_outside_root,
                 storage_options=self._options.storage_options,
             )
-        located = locate_reference(reference, self._place)
-        return len(located) if isinstance(located, bytes) else self._place.head(located, HEAD_NBYTES)[0]
+        return self._place

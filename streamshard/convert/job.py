@@ -15,13 +15,16 @@ from streamshard.convert.finished import input_digests
 from streamshard.convert.journal import Done, Journal, work_directory
 from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.origins import Origin, find_origins
 from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
 from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress, SilentProgress
 from streamshard.convert.scan import ScanTask
+from streamshard.convert.shaping import Shaping, settled_shaping
 from streamshard.convert.shards import WriteTask
-from streamshard.convert.sources import Origin, Source, find_origins, stage
+from streamshard.convert.sources import Source
+from streamshard.convert.staging import StageTask, in_place, stage_tasks
 from streamshard.convert.summary import Summary
 from streamshard.convert.tally import SavedChunk
 from streamshard.errors import ConvertError, FormatError
@@ -72,7 +75,7 @@ class _Job:
 
     def run(self) -> Summary:
         options = self._options
-        self._origins = find_origins(options.sources, options.storage_options)
+        self._origins = find_origins(options.sources, options.storage_options, options.kind)
         if options.image_root is not None:
             open_place(
                 options.image_root,
@@ -207,9 +210,10 @@ class _Job:
         # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
         # not recorded, since the run was killed in between.
         journal.replace_later(self._shard_files())
-        sources = self._stage_all()
-        chunks = self._scan(sources, workers)
-        return make_plan(journal.directory, sources, chunks, options)
+        sources = self._stage_all(workers)
+        shaping = settled_shaping(sources, options)
+        chunks = self._scan(sources, shaping, workers)
+        return make_plan(journal.directory, sources, chunks, options, shaping.declared)
 
     def _remove_old_index(self) -> None:
         text = self._destination.read(INDEX_BASENAME)
@@ -227,24 +231,28 @@ class _Job:
         self._journal.replace_later(name for name in names if "/" not in name)
         self._destination.delete(INDEX_BASENAME)
 
-    def _stage_all(self) -> list[Source]:
+    def _stage_all(self, workers: Workers) -> list[Source]:
         folder = self._journal.directory / "sources"
         folder.mkdir(exist_ok=True)
-        self._progress.begin("reading sources", sum(origin.nbytes for origin in self._origins), None)
-        sources = [self._staged(origin, number, folder) for number, origin in enumerate(self._origins)]
+        plain: dict[int, Source] = {}
+        tasks: list[StageTask] = []
+        for number, origin in enumerate(self._origins):
+            source = in_place(origin)
+            if source is not None:
+                plain[number] = source
+            else:
+                tasks += stage_tasks(origin, folder, number, self._options.storage_options)
+        left = [task for task in tasks if not task.listed.exists()]
+        nbytes = {task.number: self._origins[task.number].nbytes for task in left}
+        self._progress.begin("reading sources", sum(nbytes.values()), None)
+        workers.run("stage", left, self._progress.advance, lambda _: None)
         self._progress.end()
-        return sources
+        made = {number: [plain[number]] if number in plain else [] for number in range(len(self._origins))}
+        for task in tasks:
+            made[task.number] += task.sources()
+        return [source for number in sorted(made) for source in made[number]]
 
-    def _staged(self, origin: Origin, number: int, folder: Path) -> Source:
-        return stage(
-            origin,
-            folder,
-            number,
-            storage_options=self._options.storage_options,
-            advance=lambda nbytes: self._progress.advance(nbytes, 0),
-        )
-
-    def _scan(self, sources: Sequence[Source], workers: Workers) -> list[list[Path]]:
+    def _scan(self, sources: Sequence[Source], shaping: Shaping, workers: Workers) -> list[list[Path]]:
         folder = self._journal.directory / "scan"
         folder.mkdir(exist_ok=True)
         size = chunk_nbytes(sum(source.nbytes for source in sources))
@@ -256,7 +264,8 @@ class _Job:
                 path = folder / f"{number:05d}-{part:06d}.npz"
                 mine.append(path)
                 if not _is_good(path):
-                    tasks.append(self._scan_task(source, begin, min(begin + size, source.nbytes), path))
+                    end = min(begin + size, source.nbytes)
+                    tasks.append(self._scan_task(source, begin, end, path, shaping.for_source(source)))
             paths.append(mine)
         total = sum(task.end - task.begin for task in tasks)
         self._progress.begin(
@@ -276,15 +285,15 @@ class _Job:
         self._progress.end()
         return paths
 
-    def _scan_task(self, source: Source, begin: int, end: int, target: Path) -> ScanTask:
+    def _scan_task(self, source: Source, begin: int, end: int, target: Path, shaping: Shaping) -> ScanTask:
         options = self._options
         return ScanTask(
-            source.path,
+            source,
             begin,
             end,
             str(target),
             options.image_root if options.image_root is not None else source.image_folder,
-            options.image_keys,
+            shaping,
             options.check,
             options.max_image_pixels,
             options.allow_outside_root,
@@ -295,13 +304,14 @@ class _Job:
     def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
         options = self._options
         done = self._journal.still_there(self._destination, sample_hash=options.sample_hash)
+        shaping = settled_shaping(plan.sources, options)
         tasks = [
             WriteTask(
                 str(self._journal.directory),
                 shard,
                 options.out if not is_local(options.out) else str(local_path(options.out)),
                 options.image_root,
-                options.image_keys,
+                shaping,
                 options.allow_outside_root,
                 options.compression,
                 options.hashes,

@@ -37,6 +37,10 @@ class ConvertOptions:
         on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
         overwrite: replace a finished dataset in ``out``.
         resume: go on with what an interrupted run has left in ``out``.
+        kind: what the sources are, see :data:`streamshard.convert.origins.KINDS`; ``None``: told by what they hold.
+        columns: pairs of a column and its encoding, for columns whose encoding is not to be found.
+        drop: keys of the input that are left out.
+        rename: pairs of a key of the input and its name in the dataset; all other options mean the new names.
         costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
             themselves, lists for their elements, null and a missing key for 0.
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
@@ -64,6 +68,10 @@ class ConvertOptions:
     on_error: str = "raise"
     overwrite: bool = False
     resume: bool = True
+    kind: str | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    drop: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
     costs: tuple[tuple[str, str], ...] = ()
     json_rest: str | None = None
     sample_hash: str | None = None
@@ -106,6 +114,7 @@ class ConvertOptions:
         parse_compression(self.compression)
         for name in (*self.hashes, *(() if self.sample_hash is None else (self.sample_hash,))):
             check_hash_name(name)
+        self._check_columns()
         names = [check_cost_name(name) for name, _ in self.costs]
         for name, key in self.costs:
             if not key or names.count(name) > 1:
@@ -114,6 +123,42 @@ class ConvertOptions:
                 )
         object.__setattr__(self, "costs", tuple(sorted(self.costs)))
         object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
+
+    def _check_columns(self) -> None:
+        from streamshard.convert.origins import KINDS
+        from streamshard.format.encodings import parse_encoding
+
+        if self.kind is not None and self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}")
+        for option, pairs in (("column", self.columns), ("rename", self.rename)):
+            for name, value in pairs:
+                if not name or not value or [first for first, _ in pairs].count(name) > 1:
+                    raise ValueError(
+                        f"{option} {name!r}: expected one NAME=VALUE for each name, found {value!r}"
+                    )
+        news = [new for _, new in self.rename]
+        for old, new in self.rename:
+            if news.count(new) > 1:
+                raise ValueError(f"rename {old!r}: two keys cannot both become {new!r}")
+        for name, encoding in self.columns:
+            try:
+                unsafe = parse_encoding(encoding).unsafe
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}") from error
+            if unsafe:
+                raise ValueError(
+                    f"column {name!r}: {encoding} would run code when it is read; choose another encoding"
+                )
+            if name in self.image_keys:
+                raise ValueError(
+                    f"column {name!r}: also an image key, whose encoding follows from the images"
+                )
+        both = {name for name, _ in self.rename} & set(self.drop)
+        if both:
+            raise ValueError(f"drop {min(both)!r}: also to be renamed; choose one")
+        for name in ("columns", "rename"):
+            object.__setattr__(self, name, tuple(sorted(getattr(self, name))))
+        object.__setattr__(self, "drop", tuple(sorted(set(self.drop))))
 
     @property
     def num_workers(self) -> int:
@@ -130,8 +175,15 @@ class ConvertOptions:
             "allow_outside_root": self.allow_outside_root,
             "max_image_pixels": self.max_image_pixels,
         }
-        # Only where there are some: a job without any is the same as it was before there were costs.
-        return {**key, "costs": [list(cost) for cost in self.costs]} if self.costs else key
+        # Only where there are some: a job without any is the same as it was before there were these options.
+        more = {
+            "kind": self.kind,
+            "columns": [list(pair) for pair in self.columns],
+            "drop": list(self.drop),
+            "rename": [list(pair) for pair in self.rename],
+            "costs": [list(cost) for cost in self.costs],
+        }
+        return {**key, **{name: value for name, value in more.items() if value}}
 
     def write_key(self) -> dict[str, Any]:
         """The options that decide how the records found become shards."""
@@ -162,6 +214,18 @@ def parse_costs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if "=" not in text:
             raise ValueError(f"--cost {text}: expected NAME=KEY, such as tokens=num_tokens")
     return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
+
+
+def parse_pairs(texts: Sequence[str], option: str, example: str) -> tuple[tuple[str, str], ...]:
+    """``["a=int32"]`` → ``(("a", "int32"),)``; the last ``=`` parts, since keys may have some.
+
+    Raises:
+        ValueError: a text without ``=``.
+    """
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"{option} {text}: expected {example}")
+    return tuple((text.rpartition("=")[0], text.rpartition("=")[2]) for text in texts)
 
 
 def _keys_of(costs: Sequence[tuple[str, str]], name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.convert.columns import ColumnPlan, ImageColumn, KeySummary, plain_nbytes, plan_columns
+from streamshard.convert.columns import (
+    EMPTY_LIST,
+    NULL,
+    ColumnPlan,
+    ImageColumn,
+    KeySummary,
+    plain_nbytes,
+    plan_columns,
+)
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
+from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rows import ROW, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.tally import SavedChunk, image_column_nbytes
@@ -69,10 +78,7 @@ class Plan:
             sync_file(file)
         shown = {
             "columns": self.columns.to_json(),
-            "sources": [
-                [source.name, source.path, source.nbytes, source.image_folder, source.elements]
-                for source in self.sources
-            ],
+            "sources": [source.to_json() for source in self.sources],
             "extra": self.extra,
             "warnings": self.warnings,
             "skipped": self.skipped,
@@ -107,7 +113,11 @@ class Plan:
 
 
 def make_plan(
-    directory: Path, sources: Sequence[Source], chunks: Sequence[Sequence[Path]], options: ConvertOptions
+    directory: Path,
+    sources: Sequence[Source],
+    chunks: Sequence[Sequence[Path]],
+    options: ConvertOptions,
+    declared: Mapping[str, str],
 ) -> Plan:
     """Merge the scanned chunks of each source into a plan, and save it.
 
@@ -116,6 +126,7 @@ def make_plan(
         sources: the inputs in order.
         chunks: for each source, the files of its chunks in order.
         options: of the conversion.
+        declared: column → encoding, where they were settled before the scan.
 
     Raises:
         ConvertError: records that cannot be converted (unless they are to be skipped), no records at all,
@@ -128,7 +139,9 @@ def make_plan(
     if not found.num_records:
         raise ConvertError(found.nothing_text())
     found.refuse_unknown_costs()
-    columns = plan_columns(found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest)
+    columns = plan_columns(
+        found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest, declared=declared
+    )
     try:
         schema = Schema.from_columns(columns.encodings())
     except (FormatError, ValueError) as error:
@@ -194,6 +207,7 @@ class _Merge:
         self.problems: list[PlacedProblem] = []
         self.findings = Findings(options)
         self._image_rows: Counter[str] = Counter()
+        self._image_names: Counter[str] = Counter()
         self._image_formats: dict[str, Counter[str]] = {}
         self._num_texts = 0
         self._digests = JobDigests(0)
@@ -219,8 +233,9 @@ class _Merge:
                 key = self.keys.setdefault(name, KeySummary())
                 key.count += count
                 key.kinds |= kinds
-            for name, count, formats, animated in chunk.image_headings:
+            for name, count, formats, animated, named in chunk.image_headings:
                 self._image_rows[name] += count
+                self._image_names[name] += named
                 self._image_formats.setdefault(name, Counter()).update(formats)
                 self.findings.animated += animated
             self.problem_counts += chunk.problem_counts
@@ -258,7 +273,7 @@ class _Merge:
     def image_columns(self) -> tuple[ImageColumn, ...]:
         """The image keys in order of name, each with the encoding that holds all its images."""
         for key in self._options.image_keys:
-            if key != "none" and key not in self.keys:
+            if key != "none" and key not in self.keys and key not in self._image_rows:
                 known = ", ".join(map(repr, sorted(self.keys)[:30]))
                 raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
         wanted = set(self._image_rows)
@@ -269,8 +284,19 @@ class _Merge:
             formats = self._image_formats.get(key, Counter())
             item = "png" if set(formats) == {"png"} else "jpeg"
             one_each = self._image_rows[key] == formats.total() == self.num_records
-            columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each))
+            named = self._image_names[key] > 0 or not self._image_rows[key]
+            self._refuse_mixture(key)
+            columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each, named))
         return tuple(columns)
+
+    def _refuse_mixture(self, key: str) -> None:
+        """Refuse a key that was taken for images by its values where other records hold something else under it."""
+        asked_for = key in KNOWN_IMAGE_KEYS or key in self._options.image_keys
+        if key in self.keys and not asked_for and self.keys[key].kinds & ~(NULL | EMPTY_LIST):
+            raise ConvertError(
+                f"key {key!r} holds image files in {self._image_rows[key]} of {self.keys[key].count} records and"
+                f" something else in others; say --image-key {key} if all are to be images, or --drop {key}"
+            )
 
     def refuse_unknown_costs(self) -> None:
         """Refuse a cost by a key that no record has: a slip of the pen would count 0 for all."""

@@ -21,6 +21,9 @@ UNREADABLE_IMAGE = "unreadable image"
 HUGE_IMAGE = "image too large"
 TOO_LARGE = "record too large"
 BAD_COST = "cost that cannot be counted"
+BAD_ROW = "row that does not fit its table"
+BAD_VALUE = "value that its column cannot hold"
+BAD_SAMPLE = "broken sample"
 
 LISTED = 20
 """How many problems a message lists one by one; the rest is a number."""

@@ -1,66 +1,175 @@
-"""How a record names its images: under which keys, and what each reference means."""
+"""How a record names or holds its images: under which keys, inside which messages, and what each reference means."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
 )  # fmt: skip
-_KNOWN_SET = frozenset(KNOWN_IMAGE_KEYS)
 NO_IMAGES = ("none",)
 DATA_URI_REFERENCE = "data:"
+
+_FILE_KEYS = {"bytes", "path"}
+_HOLDERS = (bytes, dict, list)
+# Formats whose first bytes are no accident.
+_SURE_FORMATS = frozenset(("jpeg", "png", "gif", "webp", "heic", "avif"))
+# How the base64 of a JPEG, PNG, GIF and WebP file begins.
+_BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGODdh", "R0lGODlh", "UklGR")
+_SHORTEST_BASE64 = 48
 
 _TAGS = (b"<image>", b"\\u003cimage\\u003e")
 _OTHER_TAGS = (b"<|vision_start|>", b"<|image_pad|>", b"<|image|>", b"<img>", b"<ImageHere>", b"[IMG]")
 _DATA_URI = re.compile(r"data:([a-zA-Z0-9.+/-]*)((?:;[a-zA-Z0-9_.+=-]+)*),(.*)", re.DOTALL | re.IGNORECASE)
 
 
-def references_of(record: Mapping[str, Any], image_keys: Sequence[str]) -> dict[str, list[str]]:
-    """Find the image references of a record: key → references in order, for each key that names at least one.
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """An image whose bytes the record itself holds; ``kept`` is what the path column keeps of it."""
 
-    Without ``image_keys`` the known keys are looked at, and only one of them may hold images.
+    content: bytes
+    kept: str = ""
+
+
+Reference = str | Embedded
+
+
+@dataclass(slots=True)
+class References:
+    """The images of a record in order, by the column that gets them, and the record without their bytes.
+
+    ``in_place`` counts the images that stand in a message where they belong, so that no mark in the text stands for
+    them; ``marks`` counts the parts ``{"type": "image"}`` that name none.
+    """
+
+    record: dict[str, Any]
+    images: dict[str, list[Reference]] = field(default_factory=dict)
+    in_place: int = 0
+    marks: int = 0
+
+
+def references_of(
+    record: dict[str, Any], image_keys: Sequence[str], settled: Collection[str] = ()
+) -> References:
+    """Find the images of a record, for each key that names at least one.
+
+    Without ``image_keys`` the known keys are looked at, and only one of them may hold images; then keys whose value is
+    an image file's bytes. ``settled`` keys are not looked at.
 
     Raises:
         RecordProblem: a value that is no reference; images under two keys that nobody has asked for.
     """
-    found: dict[str, list[str]] = {}
-    if image_keys == NO_IMAGES or (not image_keys and _KNOWN_SET.isdisjoint(record)):
+    found = References(record)
+    if image_keys == NO_IMAGES:
         return found
     for key in image_keys or KNOWN_IMAGE_KEYS:
-        value = record.get(key)
+        if key in settled or key not in record:
+            continue
+        value = record[key]
         if value is None or value == "" or value == []:
             continue
-        found[key] = _as_references(key, value)
-    if len(found) > 1 and not image_keys:
+        found.images[key] = _as_references(key, value)
+    if len(found.images) > 1 and not image_keys:
         raise RecordProblem(
             TWO_IMAGE_KEYS,
-            f"images under {' and '.join(repr(key) for key in found)}; say which keys hold images with --image-key NAME"
-            " (once for each)",
+            f"images under {' and '.join(repr(key) for key in found.images)}; say which keys hold images with"
+            " --image-key NAME (once for each)",
         )
+    if not image_keys:
+        for key, value in record.items():
+            if type(value) not in _HOLDERS or key in settled or key in found.images:
+                continue
+            held = _held_images(value)
+            if held:
+                found.images[key] = held
+    # The order of the columns, in which shards have them.
+    found.images = dict(sorted(found.images.items()))
     return found
 
 
-def _as_references(key: str, value: object) -> list[str]:
-    if isinstance(value, str):
-        return [value]
+def _held_images(value: Any) -> list[Reference]:
+    """The images of a value that is image files' bytes, or dicts of bytes and path; none where it is anything else."""
+    items = value if type(value) is list else [value]
+    if not items:
+        return []
+    images: list[Reference] = []
+    for item in items:
+        content = item
+        path = None
+        if type(item) is dict:
+            if not is_file_value(item):
+                return []
+            content, path = item.get("bytes"), item.get("path")
+        if type(content) is not bytes or sniff_format(content[:HEAD_NBYTES]) not in _SURE_FORMATS:
+            return []
+        images.append(Embedded(content, basename_of(path)))
+    return images
+
+
+def _as_references(key: str, value: object) -> list[Reference]:
     if isinstance(value, list):
-        for place, item in enumerate(value):
-            if not isinstance(item, str) or not item:
-                raise RecordProblem(
-                    BAD_REFERENCE,
-                    f"{key}[{place}] is {_shown(item)}, expected a path or a data URI; {_HINT}",
-                )
-        return list(value)
+        return [_as_reference(f"{key}[{place}]", item) for place, item in enumerate(value)]
+    return [_as_reference(repr(key), value)]
+
+
+def _as_reference(place: str, value: object) -> Reference:
+    if isinstance(value, str) and value:
+        return _base64_image(value) or value
+    if isinstance(value, bytes):
+        return Embedded(value)
+    if isinstance(value, dict) and is_file_value(value):
+        content, path = value.get("bytes"), value.get("path")
+        if isinstance(content, str) and content:
+            content = decode_base64(content, place)
+        if isinstance(content, bytes):
+            return Embedded(content, basename_of(path))
+        if content is None and isinstance(path, str) and path:
+            return path
     raise RecordProblem(
-        BAD_REFERENCE, f"{key!r} is {_shown(value)}, expected a path, a data URI or a list of them; {_HINT}"
+        BAD_REFERENCE,
+        f"{place} is {_shown(value)}, expected a path, a data URI, bytes or a list of them; {_HINT}",
     )
+
+
+def is_file_value(value: dict[str, Any]) -> bool:
+    """Whether a dict is a file as Hugging Face datasets keep them: ``{"bytes": …, "path": …}``."""
+    return value.keys() <= _FILE_KEYS
+
+
+def basename_of(path: object) -> str:
+    """The last part of a path: the rest says where some machine kept the file."""
+    return re.split(r"[/\\]", path)[-1] if isinstance(path, str) else ""
+
+
+def _base64_image(text: str) -> Embedded | None:
+    """The image of a text that is its base64 without ``data:`` in front, ``None`` for any other text."""
+    if len(text) < _SHORTEST_BASE64 or not text.startswith(_BASE64_HEADS):
+        return None
+    try:
+        content = base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return Embedded(content, DATA_URI_REFERENCE) if sniff_format(content[:HEAD_NBYTES]) != UNKNOWN else None
+
+
+def decode_base64(text: str, place: str) -> bytes:
+    """The bytes of a base64 text.
+
+    Raises:
+        RecordProblem: it is broken.
+    """
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RecordProblem(BAD_REFERENCE, f"{place}: broken base64: {error}") from None
 
 
 _HINT = "if the key holds no images, name those that do with --image-key NAME, or say --image-key none"

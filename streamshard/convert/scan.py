@@ -15,12 +15,13 @@ from typing import Any
 import xxhash
 
 from streamshard.convert.columns import KeyTally, check_key, json_text
+from streamshard.convert.forms.form import open_form
 from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, own_pixel_limit, sniff_format
-from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.places import ImagePlace, Located, check_image_nbytes, open_place
 from streamshard.convert.problems import (
     BAD_COST,
     BAD_REFERENCE,
+    UNREADABLE_IMAGE,
     Problem,
     RecordProblem,
     shorten,
@@ -28,11 +29,16 @@ from streamshard.convert.problems import (
 from streamshard.convert.references import (
     DATA_URI_REFERENCE,
     NO_IMAGES,
+    Embedded,
+    Reference,
     count_image_tags,
     decode_data_uri,
-    references_of,
 )
+from streamshard.convert.shaping import Shaped, Shaping
+from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.convert.tally import ChunkTally, ImageTally
+from streamshard.errors import FormatError
+from streamshard.format.encodings import parse_encoding
 from streamshard.write.costs import count_of
 
 # Records are held back until this much text or this many images are waiting, so that images come in batches.
@@ -40,6 +46,8 @@ _WINDOW_NBYTES = 1 << 20
 _WINDOW_IMAGES = 64
 _REMOTE_THREADS = 16
 _REMEMBERED_IMAGES = 1 << 16
+
+LISTS = ("list[jpeg]", "list[png]")
 
 Advance = Callable[[int, int], None]
 """Called with (bytes done, records done) since the last call."""
@@ -49,12 +57,12 @@ Advance = Callable[[int, int], None]
 class ScanTask:
     """One chunk ``[begin, end)`` of a source, and where its findings go."""
 
-    path: str
+    source: Source
     begin: int
     end: int
     target: str
     image_folder: str
-    image_keys: tuple[str, ...]
+    shaping: Shaping
     check: bool
     max_image_pixels: int
     allow_outside_root: bool
@@ -63,7 +71,7 @@ class ScanTask:
 
     @property
     def label(self) -> str:
-        return f"scanning bytes {self.begin} to {self.end} of {self.path}"
+        return f"scanning bytes {self.begin} to {self.end} of {self.source.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,8 @@ class _Pending:
     offset: int
     text: bytes
     text_hash: int
-    record: dict[str, Any]
-    references: dict[str, list[str]]
-    located: list[Located | bytes] = field(default_factory=list)
+    shaped: Shaped
+    located: list[Located | Embedded] = field(default_factory=list)
 
 
 def scan_chunk(task: ScanTask, advance: Advance) -> int:
@@ -101,20 +108,25 @@ class _Scan:
         self._tally = ChunkTally()
         self._images = _ImageChecker(task)
         self._known_keys: set[str] = set()
+        self._rich = task.source.kind not in (LINES, CELLS)
+        self._declared_images = {
+            name: encoding in LISTS
+            for name, encoding in task.shaping.declared.items()
+            if encoding in ("jpeg", "png") or encoding in LISTS
+        }
+        self._form = open_form(task.source, task.shaping.before_names())
 
     def run(self) -> ChunkTally:
         tally, task = self._tally, self._task
         window: list[_Pending] = []
         waiting_nbytes = waiting_images = unreported = 0
-        for offset, line in chunk_lines(Path(task.path), task.begin, task.end):
+        for offset, taken, text in self._form.spans(task.begin, task.end):
             tally.num_lines += 1
-            unreported += len(line)
-            # What is stored of a line, whatever its line end.
-            text = line.strip(b" \t\r\n")
+            unreported += taken
             if text:
                 text_hash = xxhash.xxh64_intdigest(text)
                 tally.text_hashes.append(text_hash)
-                pending = self._parse(offset + line.index(text[:1]), tally.num_lines, text, text_hash)
+                pending = self._parse(offset, tally.num_lines, text, text_hash)
                 if pending is not None:
                     window.append(pending)
                     waiting_nbytes += len(text)
@@ -126,25 +138,37 @@ class _Scan:
                 window = []
         self._close(window)
         self._advance(unreported, len(window))
+        self._form.close()
         return tally
 
     def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> _Pending | None:
         record: dict[str, Any] | None = None
         try:
-            record = parse_record(text)
+            record = self._form.parse(text, checked=False)
             for key in record:
                 if key not in self._known_keys:
                     check_key(key)
                     self._known_keys.add(key)
             count_costs(record, self._task.costs)
-            references = references_of(record, self._task.image_keys)
-            pending = _Pending(line, offset, text, text_hash, record, references)
-            for found in references.values():
+            shaped = self._task.shaping.apply(record, rich=self._rich)
+            pending = _Pending(line, offset, text, text_hash, shaped)
+            if self._task.check:
+                self._check_declared(shaped)
+            for found in shaped.references.values():
                 pending.located += [self._images.locate(reference) for reference in found]
         except RecordProblem as problem:
             self._refuse(line, record, problem)
             return None
         return pending
+
+    def _check_declared(self, shaped: Shaped) -> None:
+        for name, item in self._declared_images.items():
+            stored = shaped.values[name]
+            for content in stored_images(stored) if item else [stored]:
+                try:
+                    check_image(content, max_pixels=self._task.max_image_pixels)
+                except RecordProblem as problem:
+                    raise RecordProblem(problem.reason, f"column {name!r}: {problem.message}") from None
 
     def _refuse(self, line: int, record: dict[str, Any] | None, problem: RecordProblem) -> None:
         record_id = record.get("id") if record is not None else None
@@ -158,7 +182,7 @@ class _Scan:
             mine = [next(checked) for _ in pending.located]
             refused = next((found for found in mine if isinstance(found, RecordProblem)), None)
             if refused is not None:
-                self._refuse(pending.line, pending.record, refused)
+                self._refuse(pending.line, pending.shaped.values, refused)
             else:
                 self._add(pending, [found for found in mine if isinstance(found, CheckedImage)])
 
@@ -170,25 +194,39 @@ class _Scan:
         tally.lines.append(pending.line)
         tally.record_hashes.append(pending.text_hash)
         tally.image_hashes.append(joined_digest([image.digest for image in images]))
-        record_id = pending.record.get("id")
+        shaping, references = self._task.shaping, pending.shaped.references
+        record_id = pending.shaped.values.get("id")
         if record_id is not None:
-            tally.id_hashes.append(xxhash.xxh64_intdigest(json_text(record_id).encode()))
+            shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
+            tally.id_hashes.append(xxhash.xxh64_intdigest(shown))
         keys = tally.keys
-        for key, value in pending.record.items():
+        for key, value in pending.shaped.values.items():
             sizes = keys.get(key)
             if sizes is None:
                 sizes = keys[key] = KeyTally()
-            sizes.add(row, value)
-        if self._task.image_keys == NO_IMAGES:
+            if key in references:
+                sizes.add_image(row)
+            elif key in shaping.declared:
+                sizes.add_stored(row, len(value) if type(value) is bytes else 0)
+            else:
+                sizes.add(row, value)
+        if shaping.image_keys == NO_IMAGES:
             return
         self._add_images(row, pending, images)
+        self._add_tags(pending, len(images))
+
+    def _add_tags(self, pending: _Pending, num_images: int) -> None:
+        found = pending.shaped.found
         tags, any_tag = count_image_tags(pending.text)
-        if any_tag or images:
-            tally.tags.add(pending.line, tags, any_tag, len(images))
+        tags += found.marks
+        # An image that stands inside a message needs no mark.
+        marked = num_images - found.in_place
+        if tags or any_tag or marked:
+            self._tally.tags.add(pending.line, tags, any_tag or tags > 0, marked)
 
     def _add_images(self, row: int, pending: _Pending, images: list[CheckedImage]) -> None:
         begin = 0
-        for key, references in pending.references.items():
+        for key, references in pending.shaped.references.items():
             mine = images[begin : begin + len(references)]
             kept = kept_references(pending.located[begin : begin + len(references)])
             begin += len(references)
@@ -198,6 +236,7 @@ class _Scan:
             sums.payload_nbytes.append(sum(image.nbytes for image in mine))
             sums.path_nbytes.append(len(kept[0].encode()))
             sums.path_json_nbytes.append(len(json_text(kept)))
+            sums.named += sum(map(bool, kept))
             for image in mine:
                 sums.formats[image.facts.format] += 1
                 sums.animated += image.facts.animated
@@ -218,9 +257,22 @@ def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> 
     return counted
 
 
-def kept_references(located: list[Located | bytes]) -> list[str]:
-    """What the path column keeps of references: relative paths, ``data:`` for data URIs."""
-    return [place.reference if isinstance(place, Located) else DATA_URI_REFERENCE for place in located]
+def stored_images(stored: bytes) -> list[bytes]:
+    """The files in the stored form of a list of images.
+
+    Raises:
+        RecordProblem: it is no such form.
+    """
+    try:
+        images: list[bytes] = parse_encoding("list[jpeg]").stored(stored)
+    except FormatError as error:
+        raise RecordProblem(UNREADABLE_IMAGE, str(error)) from None
+    return images
+
+
+def kept_references(located: list[Located | Embedded]) -> list[str]:
+    """What the path column keeps of references: relative paths, ``data:`` for data URIs, names of files in records."""
+    return [place.reference if isinstance(place, Located) else place.kept for place in located]
 
 
 def joined_digest(digests: list[int]) -> int:
@@ -235,18 +287,20 @@ def digest_of(content: bytes) -> int:
     return xxhash.xxh64_intdigest(content)
 
 
-def locate_reference(reference: str, place: ImagePlace) -> Located | bytes:
-    """A file for a path, the bytes themselves for a data URI.
+def locate_reference(reference: Reference, place: Callable[[], ImagePlace]) -> Located | Embedded:
+    """A file for a path, in the place that is opened when one is needed; the bytes themselves for all else.
 
     Raises:
         RecordProblem: a reference that cannot be used.
     """
+    if isinstance(reference, Embedded):
+        return reference
     if reference[:5].lower() == DATA_URI_REFERENCE:
         content = decode_data_uri(reference)
         if not content:
             raise RecordProblem(BAD_REFERENCE, f"data URI {shorten(reference, 40)} holds no bytes")
-        return content
-    return place.locate(reference)
+        return Embedded(content, DATA_URI_REFERENCE)
+    return place().locate(reference)
 
 
 class _ImageChecker:
@@ -257,16 +311,19 @@ class _ImageChecker:
         self._place: ImagePlace | None = None
         self._known: dict[str, CheckedImage | RecordProblem] = {}
 
-    def locate(self, reference: str) -> Located | bytes:
+    def locate(self, reference: Reference) -> Located | Embedded:
+        return locate_reference(reference, self._opened)
+
+    def _opened(self) -> ImagePlace:
         if self._place is None:
             self._place = open_place(
                 self._task.image_folder,
                 allow_outside_root=self._task.allow_outside_root,
                 storage_options=self._task.storage_options,
             )
-        return locate_reference(reference, self._place)
+        return self._place
 
-    def check_all(self, wanted: list[Located | bytes]) -> Iterator[CheckedImage | RecordProblem]:
+    def check_all(self, wanted: list[Located | Embedded]) -> Iterator[CheckedImage | RecordProblem]:
         """The findings, in the order of ``wanted``."""
         missing = {place.name: place for place in wanted if isinstance(place, Located)}
         missing = {name: place for name, place in missing.items() if name not in self._known}
@@ -285,11 +342,12 @@ class _ImageChecker:
         for place in wanted:
             yield self._known[place.name] if isinstance(place, Located) else self._check(place)
 
-    def _check(self, image: Located | bytes) -> CheckedImage | RecordProblem:
+    def _check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         try:
-            if isinstance(image, bytes):
-                check_image_nbytes(Located("", DATA_URI_REFERENCE), len(image))
-                return self._facts(len(image), image, image)
+            if isinstance(image, Embedded):
+                content = image.content
+                check_image_nbytes(Located("", image.kept or "bytes"), len(content))
+                return self._facts(len(content), content, content)
             place = self._place
             if place is None:
                 raise RuntimeError("an image was located before its place was opened")
@@ -301,8 +359,13 @@ class _ImageChecker:
         except RecordProblem as problem:
             if isinstance(image, Located) and not problem.message.startswith("image "):
                 return RecordProblem(problem.reason, f"image {shorten(image.reference)}: {problem.message}")
-            if isinstance(image, bytes) and not problem.message.startswith(("image ", "data URI")):
-                return RecordProblem(problem.reason, f"image in a data URI: {problem.message}")
+            if isinstance(image, Embedded) and not problem.message.startswith(("image ", "data URI")):
+                held = (
+                    "in a data URI"
+                    if image.kept == DATA_URI_REFERENCE
+                    else f"in the record {image.kept}".rstrip()
+                )
+                return RecordProblem(problem.reason, f"image {held}: {problem.message}")
             return problem
 
     def _facts(self, nbytes: int, head: bytes, content: bytes | None) -> CheckedImage:

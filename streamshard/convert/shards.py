@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -15,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.convert.columns import ColumnPlan, ImageColumn, plain_values
+from streamshard.convert.columns import ImageColumn, plain_values
 from streamshard.convert.destination import open_destination
+from streamshard.convert.forms.form import Form, open_form
 from streamshard.convert.journal import Journal
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.places import ImagePlace, Located, open_place
 from streamshard.convert.plan import Plan
 from streamshard.convert.problems import RecordProblem
-from streamshard.convert.references import references_of
+from streamshard.convert.references import Embedded, Reference
 from streamshard.convert.scan import (
     Advance,
     count_costs,
@@ -31,7 +31,8 @@ from streamshard.convert.scan import (
     kept_references,
     locate_reference,
 )
-from streamshard.convert.sources import Source
+from streamshard.convert.shaping import Shaping
+from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.errors import ConvertError
 from streamshard.format.sample_hashes import side_basename
 from streamshard.format.schema import Schema
@@ -52,7 +53,7 @@ class WriteTask:
     shard: int
     out: str
     image_root: str | None
-    image_keys: tuple[str, ...]
+    shaping: Shaping
     allow_outside_root: bool
     compression: str | None
     hashes: tuple[str, ...]
@@ -119,7 +120,7 @@ def _loaded_plan(directory: str, _version: int) -> Plan:
 class _Record:
     sample: dict[str, Any]
     row: Any
-    images: list[tuple[ImageColumn, list[Located | bytes]]]
+    images: list[tuple[ImageColumn, list[Located | Embedded]]]
 
 
 class _ShardSamples:
@@ -127,10 +128,10 @@ class _ShardSamples:
         self._plan = plan
         self._task = task
         self._rows = plan.rows(task.shard)
-        # Images are stored as the bytes of their files, which are checked already: encode them as plain bytes. The
-        # layout of a sample is the same.
-        self._encode = Schema.from_columns(_bytes_for_images(plan.columns)).encoder()
+        self._encode = Schema.from_columns(plan.columns.taken_encodings()).encoder()
         self._places: dict[str, ImagePlace] = {}
+        self._forms: dict[int, Form] = {}
+        self._shapings: dict[int, Shaping] = {}
         self.costs = [0] * len(task.costs)  # of the samples given so far
 
     def encoded(self) -> Iterator[bytes]:
@@ -180,31 +181,48 @@ class _ShardSamples:
         finally:
             for file in files.values():
                 os.close(file)
+            for form in self._forms.values():
+                form.close()
 
     def _prepared(self, row: Any, line: bytes) -> _Record:
         try:
-            # Duplicate keys and the like were refused by the scan; if the line is another one by now, sizes tell.
-            return self._with_references(json.loads(line.decode("utf-8")), row)
+            return self._with_references(self._form(row).parse(line, checked=True), row)
         except (ValueError, TypeError, AttributeError, LookupError, RecordProblem) as error:
             raise ConvertError(f"{self._where(row)}: {error}; {_STALE}") from error
 
     def _with_references(self, record: dict[str, Any], row: Any) -> _Record:
         counted = count_costs(record, self._task.costs)
         self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
-        sample = plain_values(self._plan.columns, record)
-        references = references_of(record, self._task.image_keys) if self._plan.columns.images else {}
+        source = self._source(row)
+        shaped = self._shaping(int(row["source"])).apply(record, rich=source.kind not in (LINES, CELLS))
+        sample = plain_values(self._plan.columns, shaped.values)
         images = []
         for column in self._plan.columns.images:
-            located = [
-                self._locate(reference, self._source(row)) for reference in references.get(column.key, [])
-            ]
-            kept = kept_references(located)
-            sample[column.path_column] = kept if column.listed else kept[0]
+            located = [self._locate(reference, source) for reference in shaped.references.get(column.key, [])]
+            if column.named:
+                kept = kept_references(located)
+                sample[column.path_column] = kept if column.listed else kept[0]
             images.append((column, located))
         return _Record(sample, row, images)
 
-    def _locate(self, reference: str, source: Source) -> Located | bytes:
-        root = self._root(source)
+    def _shaping(self, number: int) -> Shaping:
+        shaping = self._shapings.get(number)
+        if shaping is None:
+            shaping = self._shapings[number] = self._task.shaping.for_source(self._plan.sources[number])
+        return shaping
+
+    def _form(self, row: Any) -> Form:
+        number = int(row["source"])
+        form = self._forms.get(number)
+        if form is None:
+            names = self._task.shaping.before_names()
+            form = self._forms[number] = open_form(self._plan.sources[number], names)
+        return form
+
+    def _locate(self, reference: Reference, source: Source) -> Located | Embedded:
+        return locate_reference(reference, lambda: self._place_of(self._root(source)))
+
+    def _place_of(self, root: str) -> ImagePlace:
         place = self._places.get(root)
         if place is None:
             place = self._places[root] = open_place(
@@ -212,7 +230,7 @@ class _ShardSamples:
                 allow_outside_root=self._task.allow_outside_root,
                 storage_options=self._task.storage_options,
             )
-        return locate_reference(reference, place)
+        return place
 
     def _root(self, source: Source) -> str:
         return source.image_folder if self._task.image_root is None else self._task.image_root
@@ -223,8 +241,8 @@ class _ShardSamples:
         try:
             for _, located in record.images:
                 for image in located:
-                    if isinstance(image, bytes):
-                        contents.append(image)
+                    if isinstance(image, Embedded):
+                        contents.append(image.content)
                     elif place is not None:
                         contents.append(place.read(image))
         except RecordProblem as problem:
@@ -253,20 +271,7 @@ class _ShardSamples:
         return self._plan.sources[int(row["source"])]
 
     def _where(self, row: Any) -> str:
-        source = self._source(row)
-        offset = int(row["offset"])
-        lines = 1
-        with Path(source.path).open("rb") as file:
-            while offset > 0 and (block := file.read(min(offset, _SPAN_NBYTES))):
-                lines += block.count(b"\n")
-                offset -= len(block)
-        return source.place(lines)
-
-
-def _bytes_for_images(columns: ColumnPlan) -> dict[str, str]:
-    encodings = columns.encodings()
-    encodings.update({image.key: "bytes" for image in columns.images})
-    return encodings
+        return self._source(row).place(self._form(row).number(int(row["offset"])))
 
 
 def _listed(images: list[bytes]) -> bytes:

@@ -23,7 +23,9 @@ _CODES = {"I": np.uint32, "Q": np.uint64}
 class ImageTally:
     """The images under one key in one chunk: for each record that has some, how many, and their stored sizes."""
 
-    __slots__ = ("animated", "counts", "formats", "path_json_nbytes", "path_nbytes", "payload_nbytes", "rows")
+    __slots__ = (
+        "animated", "counts", "formats", "named", "path_json_nbytes", "path_nbytes", "payload_nbytes", "rows",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.rows = array("I")
@@ -33,6 +35,7 @@ class ImageTally:
         self.path_json_nbytes = array("I")
         self.formats: Counter[str] = Counter()
         self.animated = 0
+        self.named = 0
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class ChunkTally:
             "num_texts": len(self.text_hashes),
             "keys": [[name, self.keys[name].kinds, len(self.keys[name].rows)] for name in names],
             "images": [
-                [name, len(tally.rows), dict(tally.formats), tally.animated]
+                [name, len(tally.rows), dict(tally.formats), tally.animated, tally.named]
                 for name, tally in self.images.items()
             ],
             "problem_counts": dict(self.problems.counts),
@@ -177,8 +180,8 @@ class SavedChunk:
         self.num_records: int = heading["num_records"]
         self.num_texts: int = heading["num_texts"]
         self.key_headings: list[tuple[str, int, int]] = [(n, k, c) for n, k, c in heading["keys"]]
-        self.image_headings: list[tuple[str, int, dict[str, int], int]] = [
-            (n, c, f, a) for n, c, f, a in heading["images"]
+        self.image_headings: list[tuple[str, int, dict[str, int], int, int]] = [
+            (n, c, f, a, named) for n, c, f, a, named in heading["images"]
         ]
         self.problem_counts: Counter[str] = Counter(heading["problem_counts"])
         self.problems = [Problem.from_list(row) for row in heading["problems"]]
@@ -206,7 +209,7 @@ class SavedChunk:
         """Numbers and sizes of the images under each key."""
         found: dict[str, ChunkImages] = {}
         begin = 0
-        for name, count, _, _ in self.image_headings:
+        for name, count, *_ in self.image_headings:
             span = slice(begin, begin + count)
             found[name] = ChunkImages(
                 self.array("image_rows")[span],
@@ -223,17 +226,16 @@ def image_column_nbytes(image: ImageColumn, chunk: SavedChunk) -> NDArray[np.int
     """The stored bytes of an image column and its path column for each record: int64[num_records]."""
     found = chunk.images().get(image.key)
     if not image.listed:
-        nbytes = np.full(chunk.num_records, 4 + 4, np.int64)
+        nbytes = np.full(chunk.num_records, 4 + 4 * image.named, np.int64)
         if found is not None:
-            nbytes[found.rows] += found.payload_nbytes.astype(np.int64) + found.path_nbytes
+            nbytes[found.rows] += found.payload_nbytes.astype(np.int64)
+            if image.named:
+                nbytes[found.rows] += found.path_nbytes
         return nbytes
     # u32 zero, u32 count; the path column of a record without images is "[]".
-    nbytes = np.full(chunk.num_records, (4 + 8) + (4 + 2), np.int64)
+    nbytes = np.full(chunk.num_records, (4 + 8) + (4 + 2) * image.named, np.int64)
     if found is not None:
-        nbytes[found.rows] += (
-            4 * found.counts.astype(np.int64)
-            + found.payload_nbytes.astype(np.int64)
-            + found.path_json_nbytes.astype(np.int64)
-            - 2
-        )
+        nbytes[found.rows] += 4 * found.counts.astype(np.int64) + found.payload_nbytes.astype(np.int64)
+        if image.named:
+            nbytes[found.rows] += found.path_json_nbytes.astype(np.int64) - 2
     return nbytes

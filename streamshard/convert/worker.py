@@ -17,8 +17,13 @@ from typing import Any, BinaryIO
 
 from streamshard.convert.scan import Advance, scan_chunk
 from streamshard.convert.shards import write_planned_shard
+from streamshard.convert.staging import stage_input
 
-FUNCTIONS: dict[str, Callable[[Any, Advance], int]] = {"scan": scan_chunk, "write": write_planned_shard}
+FUNCTIONS: dict[str, Callable[[Any, Advance], int]] = {
+    "stage": stage_input,
+    "scan": scan_chunk,
+    "write": write_planned_shard,
+}
 
 PROGRESS, DONE, FAILED = "progress", "done", "failed"
 _SECONDS_BETWEEN_REPORTS = 0.1

@@ -281,7 +281,7 @@ def test_utf16_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_source_that_is_not_there_is_named_and_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match=r"nope\.jsonl.*no such file"):
         run(tmp_path / "nope.jsonl", tmp_path / "A")
-    with pytest.raises(ConvertError, match="not a regular file"):
+    with pytest.raises(ConvertError, match="a folder without files of a known kind"):
         run(tmp_path, tmp_path / "A")
     assert not (tmp_path / "A").exists()
 

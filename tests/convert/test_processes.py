@@ -11,11 +11,23 @@ import pytest
 from streamshard.convert import processes
 from streamshard.convert.processes import Workers
 from streamshard.convert.scan import ScanTask
+from streamshard.convert.shaping import Shaping
+from streamshard.convert.sources import Source
 from streamshard.convert.worker import Reports
 
 
 def _scan(path: Path, target: Path) -> ScanTask:
-    return ScanTask(str(path), 0, 10, str(target), str(path.parent), (), True, 1000, False)
+    return ScanTask(
+        Source(path.name, str(path), 10, str(path.parent)),
+        0,
+        10,
+        str(target),
+        str(path.parent),
+        Shaping(),
+        True,
+        1000,
+        False,
+    )
 
 
 def test_a_worker_in_the_middle_of_a_task_dies_when_its_pipe_ends(tmp_path: Path) -> None:

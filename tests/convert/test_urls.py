@@ -130,7 +130,6 @@ def test_the_work_directory_of_a_url_can_be_chosen(tmp_path: Path) -> None:
             r"'https://host/x/t\.jsonl\?sig=\*\*\*': a URL with a query",
         ),
         ("s3://bucket", "'s3://bucket': names no file"),
-        ("s3://bucket/folder/", "'s3://bucket/folder/': names no file"),
     ],
 )
 def test_a_source_url_that_is_no_file_is_refused_without_its_secrets(

@@ -1,0 +1,126 @@
+"""A tree of images as input: one record for each image file, with the class that its top folder stands for.
+
+``cat/1.jpg`` gives ``{"image": "cat/1.jpg", "class": "cat", "label": 0}``; labels number the folders that hold images,
+sorted by name. Where a ``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are
+the records, and images that it does not name are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from streamshard.convert.jsonl import BOM, parse_record
+from streamshard.convert.listing import Place, open_listing
+from streamshard.convert.origins import IMAGE_SUFFIXES, Origin
+from streamshard.convert.problems import RecordProblem
+from streamshard.convert.sources import LINES, Source
+from streamshard.errors import ConvertError
+
+_SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
+_METADATA = ("metadata.jsonl", "metadata.csv")
+
+
+def folder_origin(place: Place, shown: str) -> Origin:
+    """The whole tree as one input; its fingerprint covers name, size and time of every file of a local tree.
+
+    Raises:
+        ConvertError: no images, or a folder for each split.
+    """
+    images = _images(place)
+    described = [name for name in _METADATA if name in place.top()]
+    if not images:
+        raise ConvertError(f"source {shown!r}: a folder without image files ({', '.join(IMAGE_SUFFIXES)})")
+    tops = {name.partition("/")[0] for name in images if "/" in name}
+    if tops and tops <= _SPLITS and not described:
+        raise ConvertError(
+            f"source {shown!r}: its folders {', '.join(sorted(tops))} are splits, not classes; convert each by itself:"
+            f" {shown.rstrip('/')}/{min(tops)}"
+        )
+    digest = xxhash.xxh3_128()
+    nbytes = 0
+    for name in [*images, *described]:
+        size, mtime_ns = place.stamp(name) if place.local else (0, None)
+        nbytes += size
+        digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    name = place.name.rstrip("/").rpartition("/")[2]
+    return Origin(name, place.location, place.location, nbytes, None, "imagefolder", digest.hexdigest())
+
+
+def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any] | None) -> Source:
+    """Write the records as lines.
+
+    Raises:
+        ConvertError: a metadata file that is broken or lacks ``file_name``.
+    """
+    place = open_listing(origin.location, storage_options)
+    described = next((name for name in _METADATA if name in place.top()), None)
+    records = _labelled(place) if described is None else _described(place, described)
+    with target.open("w", encoding="ascii") as lines:
+        for record in records:
+            lines.write(json.dumps(record) + "\n")
+        lines.flush()
+        os.fsync(lines.fileno())
+    unit = "image" if described is None else f"{described} row"
+    return Source(origin.name, str(target), target.stat().st_size, origin.image_folder, LINES, unit)
+
+
+def _images(place: Place) -> list[str]:
+    return [name for name in place.names() if name.lower().endswith(IMAGE_SUFFIXES)]
+
+
+def _labelled(place: Place) -> Iterator[dict[str, Any]]:
+    images = _images(place)
+    classes = sorted({name.partition("/")[0] for name in images if "/" in name})
+    flat = any("/" not in name for name in images)
+    if flat and classes:
+        raise ConvertError(
+            f"source {place.name!r}: images both in class folders ({classes[0]}, …) and beside them"
+            f" ({next(name for name in images if '/' not in name)}); move these into a folder, or describe all in"
+            " metadata.jsonl"
+        )
+    labels = {name: label for label, name in enumerate(classes)}
+    for name in images:
+        top = name.partition("/")[0]
+        yield {"image": name} if flat else {"image": name, "class": top, "label": labels[top]}
+
+
+def _described(place: Place, metadata: str) -> Iterator[dict[str, Any]]:
+    where = f"{place.name}/{metadata}"
+    for number, row in enumerate(_rows(place.read(metadata), metadata, where), 1):
+        name = row.pop("file_name", None)
+        if not isinstance(name, str) or not name:
+            raise ConvertError(f"{where}: row {number} has no text under 'file_name'")
+        if "image" in row:
+            raise ConvertError(
+                f"{where}: row {number} has a key 'image', which is the name of the image column"
+            )
+        yield {"image": name, **row}
+
+
+def _rows(content: bytes, metadata: str, where: str) -> Iterator[dict[str, Any]]:
+    if metadata.endswith(".jsonl"):
+        for line, text in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
+            if text.strip():
+                try:
+                    yield parse_record(text.strip())
+                except RecordProblem as problem:
+                    raise ConvertError(f"{where}:{line}: {problem}") from None
+        return
+    try:
+        table = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        for row in table:
+            if None in row or None in row.values():
+                raise ConvertError(
+                    f"{where}: line {table.line_num} has another number of values than the header"
+                )
+            yield dict(row)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ConvertError(f"{where}: {error}") from None

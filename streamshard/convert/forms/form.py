@@ -1,0 +1,145 @@
+"""What scanning and writing need of any input: records as spans of bytes in one local file.
+
+A span has an offset and a length, so that a plan can put records into any order, any process can read any of them
+again, and a killed run goes on where it was. Six forms cover all kinds of input:
+
+    lines    JSONL, JSON arrays, image folders      a line each
+    cells    CSV, TSV                               a line each, whose values are text
+    packed   Parquet, Arrow, rows from Python       JSON with its binary values behind it
+    mds      MDS shards                             the stored sample
+    tar      WebDataset                             a line that says where in the tar file the members lie
+    litdata  LitData chunks                         the stored item
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from streamshard.convert.jsonl import chunk_lines, parse_record
+from streamshard.convert.problems import BAD_ROW, RecordProblem
+from streamshard.convert.sources import CELLS, LINES, MDS, PACKED, Source
+
+_BLOCK = 1 << 20
+
+
+class Form(Protocol):
+    """The records of one source; made anew in each process that needs it."""
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+        """``(offset, taken, text)`` of each record that starts in bytes ``[begin, end)`` of the file, in order.
+
+        ``taken`` counts the bytes that the record takes with what parts it from the next; ``text`` is empty where
+        there is nothing but that (a blank line).
+        """
+
+    def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
+        """The record of a span; ``checked`` ones were parsed before without a problem.
+
+        Raises:
+            RecordProblem: it cannot be used.
+        """
+
+    def number(self, offset: int) -> int:
+        """Which record of the source, from 1, lies at ``offset``."""
+
+    def close(self) -> None:
+        """Close files."""
+
+
+def open_form(source: Source, declared: Mapping[str, str]) -> Form:
+    """Open the records of a source.
+
+    Args:
+        declared: column → encoding where they are settled before any record is read. A source that stores a column
+            with that very encoding gives its stored bytes, see :mod:`~streamshard.convert.shaping`.
+
+    Raises:
+        OSError: the file cannot be opened.
+        FormatError: it is not what it was when it was staged.
+    """
+    if source.kind == LINES:
+        return LinesForm(Path(source.path))
+    if source.kind == CELLS:
+        return CellsForm(Path(source.path), declared)
+    if source.kind == PACKED:
+        from streamshard.convert.forms.packed import PackedForm
+
+        return PackedForm(Path(source.path))
+    if source.kind == MDS:
+        from streamshard.convert.forms.mds import ShardForm
+
+        return ShardForm(source, declared)
+    raise ValueError(f"source {source.name!r}: unknown form {source.kind!r}")
+
+
+class LinesForm:
+    """One JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+        for offset, line in chunk_lines(self._path, begin, end):
+            # What is stored of a line, whatever its line end.
+            text = line.strip(b" \t\r\n")
+            yield offset + line.index(text[:1]), len(line), text
+
+    def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
+        if not checked:
+            return parse_record(text)
+        # Duplicate keys and the like were refused by the scan; if the line is another one by now, sizes tell.
+        record: dict[str, Any] = json.loads(text.decode("utf-8"))
+        return record
+
+    def number(self, offset: int) -> int:
+        lines = 1
+        with self._path.open("rb") as file:
+            while offset > 0 and (block := file.read(min(offset, _BLOCK))):
+                lines += block.count(b"\n")
+                offset -= len(block)
+        return lines
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CellsForm(LinesForm):
+    """Rows of a table of text: one JSON object a line whose values are text, or a list that says what is bad."""
+
+    def __init__(self, path: Path, declared: Mapping[str, str]) -> None:
+        super().__init__(path)
+        self._declared = dict(declared)
+
+    def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
+        row = json.loads(text)
+        if isinstance(row, list):
+            raise RecordProblem(BAD_ROW, row[0])
+        record: dict[str, Any] = row
+        for name, encoding in self._declared.items():
+            if name in record:
+                record[name] = _cast(name, record[name], encoding)
+        return record
+
+
+def _cast(name: str, text: str, encoding: str) -> Any:
+    try:
+        if encoding == "json":
+            return json.loads(text)
+        if encoding.startswith(("int", "uint", "str_int")):
+            return int(text)
+        if encoding.startswith(("float", "str_float")):
+            return float(text)
+        if encoding == "str_decimal":
+            from decimal import Decimal
+
+            return Decimal(text)
+        if encoding.startswith("ndarray"):
+            return json.loads(text)
+    except (ValueError, ArithmeticError, RecursionError):
+        raise RecordProblem(
+            BAD_ROW, f"column {name!r} holds {text[:60]!r}, which is no value for --column {name}={encoding}"
+        ) from None
+    return text.encode() if encoding == "bytes" else text

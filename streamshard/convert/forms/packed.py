@@ -1,0 +1,163 @@
+"""Packed records: a spool of rows that were decoded once, from which any row can be read again.
+
+    record    u32 n, n bytes of JSON [row, [[path, type, size], …]], then the binary values one after another
+    file      records, then u64 offsets[count + 1], then u64 count
+
+``path`` is the way to the place in the row where the value belongs (keys and list places), ``type`` ``"b"`` for bytes
+or a NumPy type for an array of one dimension. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.convert.jsonl import read_span
+from streamshard.convert.rows import sync_file
+from streamshard.errors import FormatError
+
+_HEAD = struct.Struct("<I")
+_COUNT = struct.Struct("<Q")
+_BUFFER = 1 << 20
+
+
+def pack(row: Mapping[str, Any]) -> bytes:
+    """Pack one row of plain values, bytes and arrays of one dimension.
+
+    Raises:
+        TypeError: a value of another class.
+        ValueError: a list or dict that holds itself.
+    """
+    blobs: list[bytes] = []
+    places: list[list[Any]] = []
+
+    def taken_out(value: Any, path: list[Any]) -> Any:
+        kind = type(value)
+        if kind is str or kind is int or kind is float or kind is bool or value is None:
+            return value
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            blobs.append(bytes(value))
+            places.append([path, "b", len(blobs[-1])])
+            return None
+        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
+            blobs.append(np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes())
+            places.append([path, value.dtype.newbyteorder("<").str, len(blobs[-1])])
+            return None
+        if isinstance(value, np.generic | np.ndarray):
+            return taken_out(value.tolist(), path)
+        if isinstance(value, Mapping):
+            return {str(key): taken_out(item, [*path, str(key)]) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [taken_out(item, [*path, place]) for place, item in enumerate(value)]
+        if isinstance(value, (str, int, float)):
+            return value
+        raise TypeError(f"a value of type {kind.__name__} cannot be stored")
+
+    plain = {key: taken_out(value, [key]) for key, value in row.items()}
+    head = json.dumps([plain, places], separators=(",", ":")).encode()
+    return b"".join((_HEAD.pack(len(head)), head, *blobs))
+
+
+def unpack(text: bytes) -> dict[str, Any]:
+    """The row that :func:`pack` was given; arrays are read-only."""
+    (size,) = _HEAD.unpack_from(text)
+    at = _HEAD.size + size
+    row: dict[str, Any]
+    row, places = json.loads(text[_HEAD.size : at])
+    for path, kind, nbytes in places:
+        blob = text[at : at + nbytes]
+        at += nbytes
+        holder: Any = row
+        for step in path[:-1]:
+            holder = holder[step]
+        holder[path[-1]] = blob if kind == "b" else np.frombuffer(blob, kind)
+    return row
+
+
+class Spool:
+    """Writes a file of packed rows; complete when left without an error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._file = self._part.open("wb", buffering=_BUFFER)
+        self._ends: list[NDArray[np.uint64]] = []
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Add rows; gives the bytes that they take."""
+        sizes = []
+        for row in rows:
+            text = pack(row)
+            self._file.write(text)
+            sizes.append(len(text))
+        if sizes:
+            self._ends.append(np.array(sizes, np.uint64))
+        return sum(sizes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                offsets = np.zeros(sum(map(len, self._ends)) + 1, "<u8")
+                np.cumsum(np.concatenate([np.zeros(0, np.uint64), *self._ends]), out=offsets[1:])
+                self._file.write(offsets.tobytes())
+                self._file.write(_COUNT.pack(len(offsets) - 1))
+                sync_file(self._file)
+        finally:
+            self._file.close()
+        if kind is None:
+            self._part.replace(self._path)
+
+
+class PackedForm:
+    """A spool, read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            nbytes = file.seek(0, 2)
+            tail = read_span(file.fileno(), max(0, nbytes - _COUNT.size), _COUNT.size)
+            count = _COUNT.unpack(tail)[0] if len(tail) == _COUNT.size else nbytes
+            size = 8 * (count + 1)
+            if size + _COUNT.size > nbytes:
+                raise FormatError(f"{path}: not a complete spool; run again with --no-resume")
+            self._offsets = np.frombuffer(
+                read_span(file.fileno(), nbytes - _COUNT.size - size, size), "<u8"
+            ).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all records."""
+        return int(self._offsets[-1])
+
+    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+        first, last = np.searchsorted(self._offsets[:-1], [begin, end]).tolist()
+        with self._path.open("rb", buffering=_BUFFER) as file:
+            file.seek(int(self._offsets[first]) if first < len(self) else 0)
+            for number in range(first, last):
+                offset = int(self._offsets[number])
+                text = file.read(int(self._offsets[number + 1]) - offset)
+                yield offset, len(text), text
+
+    def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
+        return unpack(text)
+
+    def number(self, offset: int) -> int:
+        return int(np.searchsorted(self._offsets, offset)) + 1
+
+    def close(self) -> None:
+        """Nothing is open."""

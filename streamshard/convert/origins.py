@@ -1,0 +1,271 @@
+"""Inputs as the user names them: files, folders, patterns and URLs, told apart by what they hold.
+
+A folder may be a dataset of its own (MDS, LitData, Hugging Face, a tree of images) or hold files of one kind. Nothing
+is read here but small index files and the first bytes of local files.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from streamshard.convert.listing import Place, open_listing
+from streamshard.convert.places import local_path
+from streamshard.convert.unpacking import PACKED_SUFFIXES
+from streamshard.errors import BlobNotFoundError, ConvertError
+from streamshard.storage.opening import is_local, open_store
+from streamshard.storage.redact import public_url
+
+KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder")
+"""The kinds of input, as ``--from`` takes them. ``hf`` also stands for single Arrow files."""
+
+_SUFFIXES = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), "jsonl"),
+    ".csv": "csv",
+    **dict.fromkeys((".tsv", ".tab"), "tsv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    ".arrow": "hf",
+    **dict.fromkeys((".tar", ".tgz"), "webdataset"),
+}
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm", ".jfif",
+)  # fmt: skip
+# Where a folder holds several kinds, the data are of the first of these; the others describe them (img2dataset).
+_FIRST_KINDS = ("webdataset", "parquet", "hf", "jsonl")
+_PATTERN = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One input: its size, and where relative image references in it start.
+
+    ``detail`` is what staging has to know beside the file itself (JSON text).
+    """
+
+    name: str
+    location: str
+    image_folder: str
+    nbytes: int
+    mtime_ns: int | None
+    kind: str = "jsonl"
+    detail: str = ""
+
+    def fingerprint(self) -> list[Any]:
+        """What must be equal for the work of an interrupted run to be still good."""
+        return [self.location, self.nbytes, self.mtime_ns, self.kind, self.detail]
+
+
+def find_origins(
+    sources: Sequence[str], storage_options: Mapping[str, Any] | None, kind: str | None = None
+) -> list[Origin]:
+    """Look all inputs up; where two files have one name, their names are as much of their paths as tells them apart.
+
+    Args:
+        kind: one of :data:`KINDS` for all of them; ``None``: told by what they are.
+
+    Raises:
+        ConvertError: one does not exist, is of no known kind, or holds nothing.
+        StorageError: a URL that cannot be reached.
+    """
+    origins = [
+        origin for source in sources for origin in _Lookup(source, storage_options, kind).origins(source)
+    ]
+    names = _short_names({public_url(origin.location) for origin in origins})
+    return [replace(origin, name=names[public_url(origin.location)]) for origin in origins]
+
+
+def _short_names(places: Iterable[str]) -> dict[str, str]:
+    """For each path or URL, the least number of its last parts that no other one ends with."""
+    names: dict[str, str] = {}
+    left = list(places)
+    num_parts = 0
+    while left:
+        num_parts += 1
+        tails = {place: "/".join(place.split("/")[-num_parts:]) for place in left}
+        shared = Counter(tails.values())
+        # A path that is the end of another one cannot get longer.
+        names.update((place, tail) for place, tail in tails.items() if shared[tail] == 1 or tail == place)
+        left = [place for place in left if place not in names]
+    return names
+
+
+class _Lookup:
+    """Looks one argument up; ``source`` is what the user wrote, for messages."""
+
+    def __init__(self, source: str, storage_options: Mapping[str, Any] | None, kind: str | None) -> None:
+        self._shown = public_url(source)
+        self._options = storage_options
+        self._kind = kind
+
+    def origins(self, source: str) -> list[Origin]:
+        if is_local(source):
+            return self._local(local_path(source), source)
+        return self._remote(source)
+
+    def _local(self, path: Path, source: str) -> list[Origin]:
+        try:
+            found = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return self._local_pattern(path, source)
+        if path.is_dir():
+            return self._folder(open_listing(str(path), None), str(path))
+        if not path.is_file():
+            raise ConvertError(f"source {self._shown!r}: not a regular file")
+        kind = self._kind or _kind_by_content(path) or kind_by_name(path.name) or "jsonl"
+        self._refuse_folder_kind(kind)
+        return [Origin(path.name, str(path), str(path.parent), found.st_size, found.st_mtime_ns, kind)]
+
+    def _local_pattern(self, path: Path, source: str) -> list[Origin]:
+        if not _PATTERN.search(str(path)):
+            raise ConvertError(f"source {self._shown!r}: no such file ({path})")
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 "**" as in a shell, hidden files left out
+        if not matches:
+            raise ConvertError(f"source {self._shown!r}: no file matches the pattern ({path})")
+        return [origin for match in matches for origin in self._local(Path(match), source)]
+
+    def _remote(self, source: str) -> list[Origin]:
+        folder, _, name = source.rpartition("/")
+        web = source.lower().startswith(("http://", "https://"))
+        if "?" in source and web:
+            raise ConvertError(
+                f"source {self._shown!r}: a URL with a query ('?') is not fetched; download it, and name the file"
+            )
+        if folder.endswith(":/"):
+            raise ConvertError(
+                f"source {self._shown!r}: names no file; name a file or a folder in the bucket"
+            )
+        if not name:
+            return self._remote_folder(folder)
+        if _PATTERN.search(source) and not web:
+            return self._remote_pattern(source)
+        kind = self._kind or kind_by_name(name)
+        try:
+            nbytes = open_store(folder, storage_options=self._options).size(name)
+        except BlobNotFoundError:
+            if web or not open_listing(source, self._options).names():
+                raise
+            return self._remote_folder(source)
+        self._refuse_folder_kind(kind or "jsonl")
+        return [Origin(self._shown.rpartition("/")[2], source, folder, nbytes, None, kind or "jsonl")]
+
+    def _remote_pattern(self, source: str) -> list[Origin]:
+        parts = source.split("/")
+        fixed = next(place for place, part in enumerate(parts) if _PATTERN.search(part))
+        root, pattern = "/".join(parts[:fixed]), _regex("/".join(parts[fixed:]))
+        keys = [key for key in open_listing(root, self._options).names() if pattern.fullmatch(key)]
+        if not keys:
+            raise ConvertError(f"source {self._shown!r}: no file matches the pattern")
+        return [origin for key in keys for origin in self._remote(f"{root}/{key}")]
+
+    def _remote_folder(self, url: str) -> list[Origin]:
+        return self._folder(open_listing(url, self._options), url)
+
+    def _folder(self, place: Place, location: str) -> list[Origin]:
+        kind = self._kind or self._kind_of_folder(place)
+        if kind == "mds":
+            from streamshard.convert.forms.mds_stage import shard_origins
+
+            return shard_origins(place, self._options)
+        if kind == "imagefolder":
+            from streamshard.convert.forms.folder import folder_origin
+
+            return [folder_origin(place, self._shown)]
+        return self._files(place, kind)
+
+    def _kind_of_folder(self, place: Place) -> str:
+        top = place.top()
+        if "index.json" in top:
+            return _kind_by_index(place)
+        if "dataset_dict.json" in top:
+            raise ConvertError(
+                f"source {self._shown!r}: holds several splits; name one, such as {self._shown.rstrip('/')}/train"
+            )
+        if "state.json" in top and "dataset_info.json" in top:
+            return "hf"
+        names = place.names()
+        counts = Counter(filter(None, map(kind_by_name, names)))
+        images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in names)
+        described = not {"metadata.jsonl", "metadata.csv"}.isdisjoint(top)
+        if images and (described or not counts):
+            return "imagefolder"
+        if not counts:
+            raise ConvertError(
+                f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(_SUFFIXES))},"
+                " images); name the files themselves, or their kind with --from"
+            )
+        for kind in _FIRST_KINDS:
+            if counts[kind]:
+                return kind
+        if len(counts) > 1:
+            raise ConvertError(
+                f"source {self._shown!r}: a folder with files of several kinds"
+                f" ({', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))}); say which with --from"
+            )
+        return next(iter(counts))
+
+    def _files(self, place: Place, kind: str) -> list[Origin]:
+        names = [name for name in place.names() if kind_by_name(name) == kind]
+        # A .json beside .jsonl files, or beside Arrow files, describes them.
+        lines = [name for name in names if not _bare(name).endswith(".json")]
+        names = lines or names
+        if not names:
+            raise ConvertError(f"source {self._shown!r}: a folder without files of kind {kind!r}")
+        return [place.origin(name, kind) for name in names]
+
+    def _refuse_folder_kind(self, kind: str) -> None:
+        if kind in ("mds", "litdata", "imagefolder"):
+            raise ConvertError(f"source {self._shown!r}: a file; --from {kind} takes a folder")
+
+
+def kind_by_name(name: str) -> str | None:
+    """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
+    return _SUFFIXES.get(os.path.splitext(_bare(name))[1])  # noqa: PTH122 also the key of an object
+
+
+def _bare(name: str) -> str:
+    lowered = name.lower()
+    for suffix in PACKED_SUFFIXES:
+        lowered = lowered.removesuffix(suffix)
+    return lowered
+
+
+def _kind_by_content(path: Path) -> str | None:
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith(b"ARROW1"):
+        return "hf"
+    return "webdataset" if head[257:262] == b"ustar" else None
+
+
+def _kind_by_index(place: Place) -> str:
+    import json
+
+    try:
+        index = json.loads(place.read("index.json"))
+    except (ValueError, RecursionError) as error:
+        raise ConvertError(f"{place.name}/index.json: not JSON: {error}") from None
+    if isinstance(index, dict) and isinstance(index.get("shards"), list):
+        return "mds"
+    if isinstance(index, dict) and isinstance(index.get("chunks"), list):
+        return "litdata"
+    raise ConvertError(f"{place.name}/index.json: neither an MDS index (shards) nor a LitData one (chunks)")
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    parts = []
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]*\]|[^*?\[]+|\[", pattern):
+        known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
+        if known is None:
+            is_set = len(token) > 2 and token[0] == "["
+            inside = token[1:-1].replace("\\", "\\\\")
+            known = f"[{'^' + inside[1:] if inside[0] == '!' else inside}]" if is_set else re.escape(token)
+        parts.append(known)
+    return re.compile("".join(parts))

@@ -1,0 +1,229 @@
+"""From a record as its input has it to the values of a sample: columns chosen, named, typed, and images taken out.
+
+The scan and the making of shards both pass every record through here, so that both see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
+from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
+from streamshard.convert.references import (
+    KNOWN_IMAGE_KEYS,
+    Reference,
+    References,
+    basename_of,
+    is_file_value,
+    references_of,
+)
+from streamshard.convert.sources import MDS, Source, agreed_columns
+from streamshard.errors import ConvertError, StreamshardError
+from streamshard.format.encodings import Encoding, parse_encoding
+from streamshard.format.ndarray import NdarrayEncoding
+
+if TYPE_CHECKING:
+    from streamshard.convert.options import ConvertOptions
+
+
+def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shaping:
+    """What the inputs themselves and the options settle before any record is read.
+
+    Raises:
+        ConvertError: a pickled column that cannot pass as it is.
+    """
+    rename = dict(options.rename)
+    drop = frozenset(options.drop)
+    declared = {
+        rename.get(name, name): encoding
+        for name, encoding in agreed_columns(sources).items()
+        if name not in drop and rename.get(name, name) not in options.image_keys
+    }
+    declared.update(options.columns)
+    for source in sources:
+        for name, encoding in source.columns.items():
+            after = rename.get(name, name)
+            if parse_encoding(encoding).unsafe and name not in drop and declared.get(after) != encoding:
+                raise ConvertError(
+                    f"source {source.name!r}: column {name!r} is {encoding}, which is not decoded, and other sources"
+                    f" have another one; leave it out with --drop {name}"
+                )
+    return Shaping(options.image_keys, declared, frozenset(), drop, rename)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """What is to be made of the keys of every record.
+
+    Attributes:
+        image_keys: the keys that hold images; empty: found.
+        declared: key → encoding, where it is settled before any record is read; such a key holds no images to look for.
+        passed: the declared keys whose values come as stored bytes (from MDS).
+        drop: keys left out, by their name in the input.
+        rename: name in the input → name in the dataset.
+    """
+
+    image_keys: tuple[str, ...] = ()
+    declared: Mapping[str, str] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()
+    drop: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+    def for_source(self, source: Source) -> Shaping:
+        """As this, for the records of one source."""
+        if source.kind != MDS:
+            return self
+        before = self.before_names()
+        passed = {
+            self.rename.get(name, name)
+            for name, encoding in source.columns.items()
+            if before.get(name) == encoding
+        }
+        return replace(self, passed=frozenset(passed))
+
+    def before_names(self) -> dict[str, str]:
+        """``declared`` by the names of the input."""
+        old = {new: name for name, new in self.rename.items()}
+        return {old.get(name, name): encoding for name, encoding in self.declared.items()}
+
+    def apply(self, record: dict[str, Any], *, rich: bool) -> Shaped:
+        """Shape one record; a ``rich`` one may hold binary and arrays, which no JSON has.
+
+        Raises:
+            RecordProblem: a value that a declared encoding cannot hold, two keys that get one name, an image reference
+                that cannot be used.
+        """
+        if self.drop or self.rename:
+            record = self._chosen(record)
+        if self.declared:
+            record = self._typed(record)
+        found = references_of(_unfolded(record) if rich else record, self.image_keys, self.declared)
+        if rich:
+            found.record = {
+                key: value
+                if type(value) is bytes or key in found.images or key in self.declared
+                else plain_json(value)
+                for key, value in found.record.items()
+            }
+        return Shaped(found.record, found)
+
+    def _chosen(self, record: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, value in record.items():
+            if key in self.drop:
+                continue
+            name = self.rename.get(key, key)
+            if name in made:
+                raise RecordProblem(
+                    BAD_VALUE, f"two keys would be column {name!r} (--rename {key}={name}); drop one of them"
+                )
+            made[name] = value
+        return made
+
+    def _typed(self, record: dict[str, Any]) -> dict[str, Any]:
+        made = dict(record)
+        for name, encoding_name in self.declared.items():
+            if name in self.passed and name in record:
+                continue
+            encoding = parse_encoding(encoding_name)
+            value = record.get(name)
+            if value is None and encoding_name != "json":
+                state = "is null" if name in record else "is absent"
+                raise RecordProblem(
+                    BAD_VALUE,
+                    f"key {name!r} {state}, and its column is to be {encoding_name}; declare it json",
+                )
+            try:
+                stored = encoding.encode(_fitted(value, encoding))
+            except (StreamshardError, ValueError, OverflowError) as error:
+                raise RecordProblem(
+                    BAD_VALUE, f"key {name!r} holds {shorten(repr(value), 60)}: {error}"
+                ) from None
+            # A value of fixed size stays one: its stored form has no length in front.
+            if encoding.size is None:
+                made[name] = stored
+        return made
+
+
+def _unfolded(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose files that are no images (``{"bytes", "path"}``: audio, video) are bytes, with the path beside."""
+    folded = [
+        key
+        for key, value in record.items()
+        if type(value) is dict and type(value.get("bytes")) is bytes and is_file_value(value)
+    ]
+    if not folded:
+        return record
+    made: dict[str, Any] = {}
+    for key, value in record.items():
+        if (
+            key not in folded
+            or sniff_format(value["bytes"][:HEAD_NBYTES]) != UNKNOWN
+            or key in KNOWN_IMAGE_KEYS
+        ):
+            made[key] = value
+            continue
+        made[key] = value["bytes"]
+        if f"{key}_path" not in record:
+            made[f"{key}_path"] = basename_of(value.get("path"))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A record as it will be stored: values, and the images that belong to it."""
+
+    values: dict[str, Any]
+    found: References
+
+    @property
+    def references(self) -> dict[str, list[Reference]]:
+        return self.found.images
+
+
+def _fitted(value: Any, encoding: Encoding) -> Any:
+    """A value of another class that means the same, where a declared encoding takes only one class.
+
+    Raises:
+        ValueError: a list that is no array of the declared type.
+    """
+    if encoding.name == "json":
+        return plain_json(value)
+    if isinstance(encoding, NdarrayEncoding) and isinstance(value, list):
+        found = np.asarray(value)
+        if encoding.dtype is None or not found.size:
+            return found if encoding.dtype is None else found.astype(encoding.dtype)
+        if found.dtype.kind not in "biuf" or (found.dtype.kind == "f" and encoding.dtype.kind != "f"):
+            raise ValueError(f"not an array of {encoding.dtype.name}")
+        made = found.astype(encoding.dtype)
+        if encoding.dtype.kind != "f" and not np.array_equal(made, found):
+            raise ValueError(f"out of range of {encoding.dtype.name}")
+        return made
+    return value
+
+
+def plain_json(value: Any) -> Any:
+    """A value with its arrays and NumPy numbers as lists and numbers.
+
+    Raises:
+        RecordProblem: bytes inside of it, which JSON cannot hold.
+    """
+    kind = type(value)
+    if kind is str or kind is int or kind is float or kind is bool or value is None:
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain_json(value.tolist())
+    if kind is dict:
+        return {key: plain_json(item) for key, item in value.items()}
+    if kind is list:
+        return [plain_json(item) for item in value]
+    if kind is bytes:
+        raise RecordProblem(
+            BAD_VALUE,
+            "binary inside a nested value, which no column can hold; leave the column out with --drop",
+        )
+    return value

@@ -1,0 +1,201 @@
+"""Bringing an input into a form whose records can be read in any order, in the work directory where need be.
+
+Plain local JSONL and raw local MDS shards are read in place. A URL is fetched, ``.gz``, ``.bz2``, ``.zst`` and
+``.xz`` (told by their first bytes) are unpacked, a JSON array or a table of text is rewritten as one record a line, and
+columnar files become a spool of rows; each such copy lives in the work directory until the conversion is done, because
+shards are made in any order and need random access to records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamshard.convert.json_array import array_to_lines
+from streamshard.convert.jsonl import BOM
+from streamshard.convert.origins import Origin
+from streamshard.convert.scan import Advance
+from streamshard.convert.sources import CELLS, Source
+from streamshard.convert.unpacking import packing_of, unpack
+from streamshard.errors import ConvertError
+from streamshard.storage.opening import is_local, open_store
+
+_BLOCK = 1 << 20
+_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """One input, or one part of it, and the folder for its copy."""
+
+    origin: Origin
+    directory: str
+    number: int
+    part: int = 0
+    span: tuple[int, int] | None = None
+    before: int = 0
+    storage_options: Mapping[str, Any] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"reading {self.origin.name}"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.number:05d}-{self.part:05d}"
+
+    @property
+    def listed(self) -> Path:
+        """The file that lists the sources made; it is there when they are."""
+        return Path(self.directory) / f"{self.stem}.json"
+
+    def sources(self) -> list[Source]:
+        """What was made."""
+        return [Source(*row) for row in json.loads(self.listed.read_text(encoding="ascii"))]
+
+
+def stage_tasks(
+    origin: Origin, directory: Path, number: int, storage_options: Mapping[str, Any] | None
+) -> list[StageTask]:
+    """Divide the staging of an input into tasks for several processes."""
+    spans: Sequence[tuple[tuple[int, int] | None, int]] = [(None, 0)]
+    if origin.kind == "parquet" and is_local(origin.location):
+        from streamshard.convert.forms.arrow import row_group_spans
+
+        spans = row_group_spans(Path(origin.location), origin.name)
+    return [
+        StageTask(origin, str(directory), number, part, span, before, storage_options)
+        for part, (span, before) in enumerate(spans)
+    ]
+
+
+def stage_input(task: StageTask, advance: Advance) -> int:
+    """Carry out a task, and list what was made; gives the number of sources.
+
+    Raises:
+        ConvertError: compressed data that is cut or broken, UTF-16, a broken JSON array or table.
+        StorageError: a URL that cannot be read.
+    """
+    sources = _Staging(task, advance).run()
+    part = task.listed.with_name(f"{task.listed.name}.{os.getpid()}.part")
+    part.write_text(json.dumps([source.to_json() for source in sources]), encoding="ascii")
+    part.replace(task.listed)
+    return len(sources)
+
+
+def in_place(origin: Origin) -> Source | None:
+    """The source that a plain local JSONL file is as it lies there; ``None`` for any other input."""
+    if origin.kind != "jsonl" or not is_local(origin.location):
+        return None
+    path = Path(origin.location)
+    with path.open("rb") as file:
+        if packing_of(file.read(8)) is not None:
+            return None
+    if first_character(path, origin.name) == "[":
+        return None
+    return Source(origin.name, str(path), origin.nbytes, origin.image_folder)
+
+
+class _Staging:
+    def __init__(self, task: StageTask, advance: Advance) -> None:
+        self._task = task
+        self._origin = task.origin
+        self._directory = Path(task.directory)
+        self._advance = advance
+
+    def run(self) -> list[Source]:
+        origin, task = self._origin, self._task
+        if origin.kind == "mds":
+            from streamshard.convert.forms.mds_stage import stage_shard
+
+            return [stage_shard(origin, self._directory, task.stem, task.storage_options, self._read)]
+        if origin.kind == "imagefolder":
+            from streamshard.convert.forms.folder import stage_folder
+
+            return [stage_folder(origin, self._directory / f"{task.stem}.lines", task.storage_options)]
+        path, temporary = self._plain_file()
+        sources = self._of_file(path, temporary)
+        if temporary and all(path not in (Path(source.path), Path(source.aside)) for source in sources):
+            path.unlink(missing_ok=True)
+        return sources
+
+    def _read(self, nbytes: int) -> None:
+        self._advance(nbytes, 0)
+
+    def _plain_file(self) -> tuple[Path, bool]:
+        """The input as a local, uncompressed file, and whether it is ours."""
+        origin, task = self._origin, self._task
+        path = Path(origin.location)
+        temporary = False
+        if not is_local(origin.location):
+            temporary = True
+            path = self._directory / f"{task.stem}.fetched"
+            folder, _, name = origin.location.rpartition("/")
+            open_store(folder, storage_options=task.storage_options).fetch_to(name, path)
+        with path.open("rb") as file:
+            packing = packing_of(file.read(8))
+        if packing is not None:
+            unpacked = self._directory / f"{task.stem}.unpacked"
+            unpack(path, unpacked, packing, origin.name, self._read)
+            if temporary:
+                path.unlink()
+            return unpacked, True
+        return path, temporary
+
+    def _of_file(self, path: Path, temporary: bool) -> list[Source]:
+        origin, task = self._origin, self._task
+        if origin.kind in ("csv", "tsv"):
+            from streamshard.convert.forms.table import table_to_lines
+
+            lines = self._directory / f"{task.stem}.lines"
+            table_to_lines(path, lines, origin.name, tabs=origin.kind == "tsv", advance=self._read)
+            return [self._lines(lines, kind=CELLS, unit="row")]
+        if origin.kind in ("parquet", "hf"):
+            from streamshard.convert.forms.arrow import stage_table
+
+            return [stage_table(task, path, self._directory / f"{task.stem}.spool", self._read)]
+        if first_character(path, origin.name) == "[":
+            lines = self._directory / f"{task.stem}.lines"
+            array_to_lines(path, lines, origin.name, self._read)
+            return [self._lines(lines, unit="element")]
+        if temporary:
+            lines = self._directory / f"{task.stem}.lines"
+            _sync(path)
+            path.replace(lines)
+            return [self._lines(lines)]
+        return [self._lines(path)]
+
+    def _lines(self, path: Path, **more: Any) -> Source:
+        _sync(path)
+        return Source(self._origin.name, str(path), path.stat().st_size, self._origin.image_folder, **more)
+
+
+def _sync(path: Path) -> None:
+    """Have a file on the disk before a list says that it is there."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def first_character(path: Path, name: str) -> str:
+    """The first character of a text that is not white space; ``""`` where there is none.
+
+    Raises:
+        ConvertError: UTF-16 or UTF-32.
+    """
+    with path.open("rb") as file:
+        head = file.read(_BLOCK)
+        if head.startswith(_WIDE_BOMS):
+            raise ConvertError(
+                f"source {name!r}: starts with a UTF-16 or UTF-32 byte order mark; convert it to UTF-8"
+            )
+        head = head.removeprefix(BOM)
+        while head:
+            text = head.lstrip()
+            if text:
+                return chr(text[0])
+            head = file.read(_BLOCK)
+    return ""

@@ -1,0 +1,114 @@
+"""Which inputs an argument stands for, and of which kind they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamshard.convert.options import ConvertOptions
+from streamshard.convert.origins import find_origins, kind_by_name
+from streamshard.errors import ConvertError, StorageError
+from streamshard.storage import open_store
+from tests.support.jsonl_inputs import converted, run, write_lines
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "data"
+    (root / "b").mkdir(parents=True)
+    for number, name in enumerate(("c.jsonl", "a.jsonl", "b/d.jsonl")):
+        write_lines(root / name, [{"id": number}])
+    (root / "README.md").write_text("x")
+    (root / "_SUCCESS").write_text("")
+    (root / ".x.jsonl").write_text("{")
+    return root
+
+
+def _names(*sources: str | Path) -> list[str]:
+    return [origin.name for origin in find_origins([str(source) for source in sources], None)]
+
+
+def test_a_folder_is_its_files_at_any_depth_in_order_of_name(tree: Path, tmp_path: Path) -> None:
+    assert _names(tree) == ["a.jsonl", "d.jsonl", "c.jsonl"]
+    assert [sample["id"] for sample in converted(tree, tmp_path / "A")] == [1, 2, 0]
+
+
+def test_patterns_are_those_of_a_shell(tree: Path) -> None:
+    assert _names(tree / "*.jsonl") == ["a.jsonl", "c.jsonl"]
+    assert _names(tree / "**" / "*.jsonl") == ["a.jsonl", "d.jsonl", "c.jsonl"]
+    assert _names(tree / "[ab]*") == ["a.jsonl", "d.jsonl"]
+    (tree / "[x].jsonl").write_text('{"id": 1}')
+    assert _names(tree / "[x].jsonl") == ["[x].jsonl"]  # a file of that very name comes first
+    with pytest.raises(ConvertError, match="no file matches the pattern"):
+        _names(tree / "*.csv")
+
+
+def test_urls_have_folders_and_patterns_too(tree: Path, tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/data"
+    for name in ("c.jsonl", "a.jsonl", "b/d.jsonl", "README.md"):
+        open_store(url).put(name, tree / name)
+    assert _names(url) == _names(url + "/") == ["a.jsonl", "d.jsonl", "c.jsonl"]
+    assert _names(url + "/*.jsonl") == ["a.jsonl", "c.jsonl"]
+    assert _names(url + "/**/*.jsonl") == ["a.jsonl", "d.jsonl", "c.jsonl"]
+    assert _names(url + "/[!a].jsonl") == ["c.jsonl"]
+    with pytest.raises(ConvertError, match="no file matches the pattern"):
+        _names(url + "/*.csv")
+    with pytest.raises(StorageError, match="nothing"):
+        _names(url + "/nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.jsonl", "jsonl"), ("a.JSON.GZ", "jsonl"), ("a.ndjson.zst", "jsonl"), ("a.csv.xz", "csv"), ("a.tab", "tsv"),
+        ("a.pq", "parquet"), ("a.arrow", "hf"), ("a.tar.gz", "webdataset"), ("a.txt", None), ("gz", None),
+        ("a.b/c", None),
+    ],
+)  # fmt: skip
+def test_endings_tell_the_kind(name: str, kind: str | None) -> None:
+    assert kind_by_name(name) == kind
+
+
+def test_content_tells_more_than_an_ending(tmp_path: Path) -> None:
+    for name, head in (
+        ("a.jsonl", b"PAR1"),
+        ("b", b"ARROW1"),
+        ("c.json", bytes(257) + b"ustar" + bytes(300)),
+    ):
+        (tmp_path / name).write_bytes(head)
+    kinds = [
+        origin.kind
+        for origin in find_origins([str(tmp_path / name) for name in ("a.jsonl", "b", "c.json")], None)
+    ]
+    assert kinds == ["parquet", "hf", "webdataset"]
+
+
+def test_a_kind_can_be_forced(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a,b\n1,2\n")
+    assert converted(tmp_path / "a.txt", tmp_path / "A", kind="csv") == [{"a": "1", "b": "2"}]
+    with pytest.raises(ConvertError, match="--from mds takes a folder"):
+        run(tmp_path / "a.txt", tmp_path / "B", kind="mds")
+    with pytest.raises(ValueError, match=r"kind='xml': expected one of jsonl, csv"):
+        ConvertOptions(sources=("a",), out="b", kind="xml")
+
+
+def test_folders_of_two_kinds_are_refused_and_descriptions_beside_data_are_not(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.tsv"):
+        (tmp_path / name).write_text("a\n1\n")
+    with pytest.raises(ConvertError, match=r"files of several kinds \(1 csv, 1 tsv\); say which with --from"):
+        _names(tmp_path)
+    assert [origin.name for origin in find_origins([str(tmp_path)], None, "tsv")] == ["b.tsv"]
+    write_lines(tmp_path / "c.jsonl", [{}])
+    (tmp_path / "stats.json").write_text("{}")
+    assert _names(tmp_path) == ["c.jsonl"]
+
+
+def test_a_strange_index_is_named(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text("{")
+    with pytest.raises(ConvertError, match=r"index\.json: not JSON"):
+        _names(tmp_path)
+    (tmp_path / "index.json").write_text(json.dumps({"files": []}))
+    with pytest.raises(ConvertError, match="neither an MDS index"):
+        _names(tmp_path)
