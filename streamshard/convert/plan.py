@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from streamshard.convert.columns import (
     EMPTY_LIST,
     NULL,
+    OTHER,
     ColumnPlan,
     ImageColumn,
     KeySummary,
@@ -278,7 +279,12 @@ class _Merge:
                 raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
         wanted = set(self._image_rows)
         if self._options.image_keys != ("none",):
-            wanted |= set(self._options.image_keys)
+            # A key that was named because images stand inside its messages stays a column of its own.
+            wanted |= {
+                key
+                for key in self._options.image_keys
+                if key not in self.keys or not self.keys[key].kinds & OTHER
+            }
         columns = []
         for key in sorted(wanted):
             formats = self._image_formats.get(key, Counter())

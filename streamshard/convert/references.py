@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
+from streamshard.convert.messages import holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
@@ -17,6 +18,8 @@ KNOWN_IMAGE_KEYS = (
 )  # fmt: skip
 NO_IMAGES = ("none",)
 DATA_URI_REFERENCE = "data:"
+NESTED_KEY = "images"
+"""The column of images that stand inside messages."""
 
 _FILE_KEYS = {"bytes", "path"}
 _HOLDERS = (bytes, dict, list)
@@ -61,8 +64,8 @@ def references_of(
 ) -> References:
     """Find the images of a record, for each key that names at least one.
 
-    Without ``image_keys`` the known keys are looked at, and only one of them may hold images; then keys whose value is
-    an image file's bytes. ``settled`` keys are not looked at.
+    Without ``image_keys`` the known keys and all messages are looked at, and only one of them may hold images; then
+    keys whose value is an image file's bytes. ``settled`` keys are not looked at.
 
     Raises:
         RecordProblem: a value that is no reference; images under two keys that nobody has asked for.
@@ -76,7 +79,14 @@ def references_of(
         value = record[key]
         if value is None or value == "" or value == []:
             continue
-        found.images[key] = _as_references(key, value)
+        if image_keys and is_messages(value):
+            _take_nested(found, key, value)
+        else:
+            found.images[key] = _as_references(key, value)
+    if not image_keys:
+        for key, value in record.items():
+            if key not in settled and key not in found.images and type(value) is list:
+                _take_nested(found, key, value)
     if len(found.images) > 1 and not image_keys:
         raise RecordProblem(
             TWO_IMAGE_KEYS,
@@ -93,6 +103,33 @@ def references_of(
     # The order of the columns, in which shards have them.
     found.images = dict(sorted(found.images.items()))
     return found
+
+
+def _take_nested(found: References, key: str, value: Any) -> None:
+    """Add the images inside the messages under ``key``, if there are any."""
+    if not holds_parts(value):
+        return
+    messages, parts, marks = take_parts(value)
+    found.marks += marks
+    if not parts:
+        return
+    if NESTED_KEY in found.images and not found.in_place:
+        raise RecordProblem(
+            TWO_IMAGE_KEYS,
+            f"images under {NESTED_KEY!r} and inside the messages under {key!r}; say which with --image-key"
+            f" {NESTED_KEY} or --image-key {key}",
+        )
+    images: list[Reference] = []
+    for part in parts:
+        reference = _as_reference(f"an image inside {key!r}", part.value)
+        if isinstance(reference, str) and part.key in ("base64", "data") and reference[:5].lower() != "data:":
+            reference = Embedded(decode_base64(reference, f"an image inside {key!r}"), DATA_URI_REFERENCE)
+        if isinstance(reference, Embedded) or reference[:5].lower() == DATA_URI_REFERENCE:
+            part.empty()
+        images.append(reference)
+    found.record = {**found.record, key: messages}
+    found.images[NESTED_KEY] = found.images.get(NESTED_KEY, []) + images
+    found.in_place += len(images)
 
 
 def _held_images(value: Any) -> list[Reference]:

@@ -220,7 +220,7 @@ class _Scan:
         tags, any_tag = count_image_tags(pending.text)
         tags += found.marks
         # An image that stands inside a message needs no mark.
-        marked = num_images - found.in_place
+        marked = num_images if tags else num_images - found.in_place
         if tags or any_tag or marked:
             self._tally.tags.add(pending.line, tags, any_tag or tags > 0, marked)
 

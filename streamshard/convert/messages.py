@@ -1,0 +1,111 @@
+"""Images inside the messages of chat records: parts of a message's content, in the ways people write them.
+
+    {"type": "image_url", "image_url": {"url": REF}}            OpenAI
+    {"type": "input_image", "image_url": REF}                   OpenAI, newer
+    {"type": "image", "image": REF}, {"image": REF}             Qwen
+    {"type": "image", "url" | "path" | "base64": REF}           Transformers
+    {"type": "image", "source": {"data" | "url": REF}}          Anthropic
+    {"type": "image"}                                           a mark for an image that stands elsewhere
+
+The chat stays as it is, but for the content of images that stands in it: a data URI keeps its head alone, since the
+bytes get a column of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_CONTENT_KEYS = ("content", "value")
+_TYPES = frozenset(("image", "image_url", "input_image"))
+_HOLDERS = ("image_url", "image", "source", "url", "path", "base64", "data", "bytes")
+
+
+class ImagePart:
+    """One image in a message: where it stands, and what stands there."""
+
+    __slots__ = ("holder", "key", "value")
+
+    def __init__(self, holder: dict[str, Any], key: str) -> None:
+        self.holder = holder
+        self.key = key
+        self.value = holder[key]
+
+    def empty(self) -> None:
+        """Take the content of the image out of the chat; a path or URL stays."""
+        if isinstance(self.value, str):
+            head, comma, _ = self.value.partition(",")
+            self.holder[self.key] = head + comma if head[:5].lower() == "data:" else ""
+        else:
+            self.holder[self.key] = None
+
+
+def is_messages(value: Any) -> bool:
+    """Whether a value of a record is a list of messages, or of parts of one."""
+    return type(value) is list and all(
+        type(item) is dict and not item.keys().isdisjoint(("role", "from", "content", "value", "type"))
+        for item in value
+    )
+
+
+def holds_parts(value: Any) -> bool:
+    """Whether a value of a record is messages, or the content of one, with parts in it."""
+    if type(value) is not list:
+        return False
+    for item in value:
+        if type(item) is dict and (
+            _is_part(item) or any(type(item.get(key)) is list for key in _CONTENT_KEYS)
+        ):
+            return True
+    return False
+
+
+def take_parts(messages: list[Any]) -> tuple[list[Any], list[ImagePart], int]:
+    """Copy messages as deep as parts go; gives the copy, its images in order, and the number of bare marks."""
+    copied: list[Any] = []
+    parts: list[ImagePart] = []
+    marks = 0
+    for message in messages:
+        made = message
+        if type(message) is dict and _is_part(message):
+            made = _part(message, parts)
+            marks += made is message
+        elif type(message) is dict:
+            for key in _CONTENT_KEYS:
+                content = message.get(key)
+                if type(content) is list:
+                    inner, more, bare = take_parts(content)
+                    made = {**made, key: inner}
+                    parts += more
+                    marks += bare
+        copied.append(made)
+    return copied, parts, marks
+
+
+def _is_part(item: dict[str, Any]) -> bool:
+    kind = item.get("type")
+    if type(kind) is str:
+        return kind in _TYPES
+    # Qwen's short form, beside {"text": …}; a message has a role or the like.
+    return isinstance(item.get("image"), str) and not {"role", "from"} & item.keys()
+
+
+def _part(item: dict[str, Any], parts: list[ImagePart]) -> dict[str, Any]:
+    """A copy of a part with its image noted; the part itself where it names none."""
+    made = dict(item)
+    for holder, key in _places(made):
+        value = holder[key]
+        if value is not None and value != "":
+            parts.append(ImagePart(holder, key))
+            return made
+    return item
+
+
+def _places(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    for key in _HOLDERS:
+        value = made.get(key)
+        if type(value) is dict:
+            made[key] = inner = dict(value)
+            yield from _places(inner)
+        elif key in made:
+            yield made, key
