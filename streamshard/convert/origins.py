@@ -7,6 +7,7 @@ is read here but small index files and the first bytes of local files.
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from collections import Counter
@@ -21,6 +22,7 @@ from streamshard.convert.unpacking import PACKED_SUFFIXES
 from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.redact import public_url
+from streamshard.storage.store import check_key
 
 KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder")
 """The kinds of input, as ``--from`` takes them. ``hf`` also stands for single Arrow files."""
@@ -176,7 +178,25 @@ class _Lookup:
             from streamshard.convert.forms.folder import folder_origin
 
             return [folder_origin(place, self._shown)]
+        if kind == "hf" and "state.json" in place.top():
+            return self._saved_dataset(place)
         return self._files(place, kind)
+
+    def _saved_dataset(self, place: Place) -> list[Origin]:
+        """The files of a dataset that Hugging Face ``datasets`` saved; others beside them are its caches."""
+        try:
+            state = json.loads(place.read("state.json"))
+            names = [file["filename"] for file in state["_data_files"]]
+            if state.get("_indices_data_files"):
+                raise ConvertError(
+                    f"source {self._shown!r}: a selection of rows beside the rows themselves; save it again after"
+                    " dataset.flatten_indices()"
+                )
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            if isinstance(error, ConvertError):
+                raise
+            raise ConvertError(f"{place.name}/state.json: not what `datasets` writes: {error}") from None
+        return [place.origin(check_key(name, place.name), "hf") for name in names]
 
     def _kind_of_folder(self, place: Place) -> str:
         top = place.top()
@@ -246,8 +266,6 @@ def _kind_by_content(path: Path) -> str | None:
 
 
 def _kind_by_index(place: Place) -> str:
-    import json
-
     try:
         index = json.loads(place.read("index.json"))
     except (ValueError, RecursionError) as error:

@@ -171,7 +171,7 @@ class _Scan:
                     raise RecordProblem(problem.reason, f"column {name!r}: {problem.message}") from None
 
     def _refuse(self, line: int, record: dict[str, Any] | None, problem: RecordProblem) -> None:
-        record_id = record.get("id") if record is not None else None
+        record_id = record.get("id", record.get("__key__")) if record is not None else None
         shown = None if record_id is None else shorten(str(record_id), 100).strip("'\"")
         self._tally.problems.add(Problem(line, problem.reason, problem.message, shown))
 
@@ -195,7 +195,8 @@ class _Scan:
         tally.record_hashes.append(pending.text_hash)
         tally.image_hashes.append(joined_digest([image.digest for image in images]))
         shaping, references = self._task.shaping, pending.shaped.references
-        record_id = pending.shaped.values.get("id")
+        values = pending.shaped.values
+        record_id = values.get("id", values.get("__key__"))
         if record_id is not None:
             shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
             tally.id_hashes.append(xxhash.xxh64_intdigest(shown))

@@ -19,7 +19,7 @@ from streamshard.convert.json_array import array_to_lines
 from streamshard.convert.jsonl import BOM
 from streamshard.convert.origins import Origin
 from streamshard.convert.scan import Advance
-from streamshard.convert.sources import CELLS, Source
+from streamshard.convert.sources import CELLS, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
 from streamshard.errors import ConvertError
 from streamshard.storage.opening import is_local, open_store
@@ -158,6 +158,12 @@ class _Staging:
             from streamshard.convert.forms.arrow import stage_table
 
             return [stage_table(task, path, self._directory / f"{task.stem}.spool", self._read)]
+        if origin.kind == "webdataset":
+            from streamshard.convert.forms.tar import tar_to_lines
+
+            lines = self._directory / f"{task.stem}.lines"
+            tar_to_lines(path, lines, origin.name, self._read)
+            return [self._lines(lines, kind=TAR, unit="sample", aside=str(path))]
         if first_character(path, origin.name) == "[":
             lines = self._directory / f"{task.stem}.lines"
             array_to_lines(path, lines, origin.name, self._read)

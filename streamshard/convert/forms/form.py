@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.problems import BAD_ROW, RecordProblem
-from streamshard.convert.sources import CELLS, LINES, MDS, PACKED, Source
+from streamshard.convert.sources import CELLS, LINES, MDS, PACKED, TAR, Source
 
 _BLOCK = 1 << 20
 
@@ -72,6 +72,10 @@ def open_form(source: Source, declared: Mapping[str, str]) -> Form:
         from streamshard.convert.forms.mds import ShardForm
 
         return ShardForm(source, declared)
+    if source.kind == TAR:
+        from streamshard.convert.forms.tar import TarForm
+
+        return TarForm(Path(source.path), Path(source.aside))
     raise ValueError(f"source {source.name!r}: unknown form {source.kind!r}")
 
 
