@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,46 @@ def picture_samples(count: int) -> Iterator[dict[str, Any]]:
         encoded = io.BytesIO()
         picture.save(encoded, "JPEG", quality=85)
         yield {"number": number, "picture": Image.open(encoded)}
+
+
+def photo_tree(directory: Path, count: int) -> Path:
+    """Make ``train.jsonl`` and ``count`` JPEG files of 5 to 150 kB, a thousand in a folder, unless they are there.
+
+    The pictures are 512 different ones, sizes spread evenly on a log scale; a comment in each file makes it unlike
+    all others. A record has an id, a conversation of two turns, and the path of its image.
+    """
+    place = directory / f"photos-{count}"
+    if (place / "train.jsonl").exists():
+        return place
+    pictures = [_photo(number) for number in range(min(count, 512))]
+    lines = []
+    for number in range(count):
+        image = f"images/{number // 1000:03}/{number:07}.jpg"
+        (place / image).parent.mkdir(parents=True, exist_ok=True)
+        comment = f"photo {number}".encode()
+        content = pictures[number % len(pictures)]
+        segment = b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment
+        (place / image).write_bytes(content[:2] + segment + content[2:])
+        answer = hashlib.shake_128(comment).hexdigest(40 + number % 160)
+        turns = [{"from": "human", "value": "<image>\nWhat is this?"}, {"from": "gpt", "value": answer}]
+        lines.append(json.dumps({"id": f"photo-{number}", "image": image, "conversations": turns}))
+    (place / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place
+
+
+def _photo(number: int) -> bytes:
+    """Encode a JPEG of smooth patches of some 16 x 16 pixels, 5 to 150 kB."""
+    from PIL import Image
+
+    word = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=4).digest()
+    num_pixels = 5_000 * 30 ** (int.from_bytes(word, "little") / 2**32) / 0.21
+    height = int((num_pixels * 3 / 4) ** 0.5)
+    patches = (max(1, height * 4 // 3 // 16), max(1, height // 16))
+    seed = hashlib.shake_128(word).digest(patches[0] * patches[1] * 3)
+    picture = Image.frombytes("RGB", patches, seed)
+    encoded = io.BytesIO()
+    picture.resize((height * 4 // 3, height), Image.Resampling.BICUBIC).save(encoded, "JPEG", quality=90)
+    return encoded.getvalue()
 
 
 SAMPLES: dict[str, tuple[dict[str, str], Callable[[int], Iterator[dict[str, Any]]]]] = {

@@ -1,21 +1,19 @@
 """Schema: the ordered columns of a shard, and how a sample becomes bytes.
 
 A sample is one u32 length for each column without a fixed size, in column order, then all values in
-column order, back to back. Reading is in ``decoder.py``.
+column order, back to back. Writing is in ``encoder.py``, reading in ``decoder.py``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamshard.errors import FormatError, SampleError, ShardTooLargeError
+from streamshard.errors import FormatError
 from streamshard.format.decoder import SampleDecoder
-from streamshard.format.encodings import parse_encoding, type_name
-
-SampleEncoder = Callable[[Mapping[str, Any]], bytes]
+from streamshard.format.encoder import SampleEncoder, compile_encoder
+from streamshard.format.encodings import parse_encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class Schema:
         """Give the function behind :meth:`encode_sample`, for loops."""
         encode = self._encode
         if encode is None:
-            encode = _compile_encoder(self)
+            encode = compile_encoder(self.names, self.encodings, self.sizes)
             object.__setattr__(self, "_encode", encode)
         return encode
 
@@ -126,66 +124,3 @@ class Schema:
             raise ValueError(f"no column {unknown[0]!r}; there are: {', '.join(map(repr, self.names))}")
         wanted = set(columns)
         return tuple(name for name in self.names if name in wanted)
-
-
-def _compile_encoder(schema: Schema) -> SampleEncoder:
-    plan = []
-    variable = []
-    for place, (name, encoding_name, size) in enumerate(
-        zip(schema.names, schema.encodings, schema.sizes, strict=True)
-    ):
-        plan.append((name, parse_encoding(encoding_name).encode))
-        if size is None:
-            variable.append(place)
-    fixed = [(place, size) for place, size in enumerate(schema.sizes) if size is not None]
-    count = len(plan)
-    pack_lengths = struct.Struct(f"<{len(variable)}I").pack
-    join = b"".join
-
-    def encode(sample: Mapping[str, Any]) -> bytes:
-        try:
-            # Counting is enough: with all names found, one more means an unknown one.
-            if len(sample) != count:
-                raise KeyError
-            parts = [encode_value(sample[name]) for name, encode_value in plan]
-            head = pack_lengths(*[len(parts[place]) for place in variable])
-        except (SampleError, LookupError, TypeError, struct.error) as error:
-            raise _explain(schema, sample, error) from error
-        for place, size in fixed:
-            if len(parts[place]) != size:
-                raise FormatError(
-                    f"column {schema.names[place]!r}: encoding {schema.encodings[place]!r} gave "
-                    f"{len(parts[place])} bytes, its size is {size}"
-                )
-        return head + join(parts)
-
-    return encode
-
-
-def _explain(schema: Schema, sample: Any, error: Exception) -> SampleError:
-    if not isinstance(sample, Mapping):
-        return SampleError(f"expected a dict of columns, found {type_name(sample)}")
-    missing = [name for name in schema.names if name not in sample]
-    if missing:
-        return SampleError(
-            f"column {missing[0]!r} is missing; the sample has {', '.join(map(repr, sample)) or 'none'}"
-        )
-    unknown = [name for name in sample if name not in schema.names]
-    if unknown:
-        return SampleError(
-            f"column {unknown[0]!r} was not declared; declared: {', '.join(map(repr, schema.names))}. "
-            "Add it to columns, or leave it out of the sample"
-        )
-    for name, encoding in zip(schema.names, schema.encodings, strict=True):
-        try:
-            payload = parse_encoding(encoding).encode(sample[name])
-        except (SampleError, LookupError, TypeError) as cause:
-            kind = type_name(sample[name])
-            found = "" if f"found {kind}" in str(cause) else f" (the value is of type {kind})"
-            return SampleError(f"column {name!r} (encoding {encoding!r}): {cause}{found}")
-        if len(payload) >= 2**32:
-            return ShardTooLargeError(
-                f"column {name!r} (encoding {encoding!r}): {len(payload)} bytes; a value must stay "
-                "below 4 GiB"
-            )
-    return SampleError(f"a sample that could not be encoded: {type(error).__name__}: {error}")

@@ -88,16 +88,25 @@ class ShardCutter:
 
     A shard is cut before the sample that would take it past ``size_limit`` bytes, ``samples_per_shard``
     samples, or 4 GiB. A sample larger than the limit gets a shard of its own; no shard is empty.
+
+    Attributes:
+        whole_room: bytes that the samples of a shard and their offsets may take.
     """
 
     def __init__(
         self, config_nbytes: int, *, size_limit: int | None, samples_per_shard: int | None = None
     ) -> None:
         self._empty_nbytes = 8 + config_nbytes
-        self._limit = MAX_SHARD_NBYTES if size_limit is None else min(size_limit, MAX_SHARD_NBYTES)
+        limit = MAX_SHARD_NBYTES if size_limit is None else min(size_limit, MAX_SHARD_NBYTES)
+        self.whole_room = limit - self._empty_nbytes
         self._max_samples = samples_per_shard or 2**32
+        self._room = self.whole_room
         self.num_samples = 0
-        self.nbytes = self._empty_nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the shard that is being filled."""
+        return self._empty_nbytes + self.whole_room - self._room
 
     def fits(self, sample_nbytes: int) -> bool:
         """Say whether a sample of this size still belongs to the shard that is being filled.
@@ -105,25 +114,33 @@ class ShardCutter:
         Raises:
             ShardTooLargeError: a sample that no shard can hold.
         """
-        if self.nbytes + sample_nbytes + 4 <= self._limit and self.num_samples < self._max_samples:
+        if sample_nbytes + 4 <= self._room and self.num_samples < self._max_samples:
             return True
+        self.check(sample_nbytes)
+        return not self.num_samples
+
+    def check(self, sample_nbytes: int) -> None:
+        """Refuse a sample that no shard can hold.
+
+        Raises:
+            ShardTooLargeError: as said.
+        """
         if self._empty_nbytes + sample_nbytes + 4 > MAX_SHARD_NBYTES:
             raise ShardTooLargeError(
                 f"a sample of {sample_nbytes} bytes; a shard's offsets are u32, so that a sample must "
                 "stay below "
                 f"{MAX_SHARD_NBYTES - self._empty_nbytes - 3} bytes here"
             )
-        return not self.num_samples
 
     def add(self, sample_nbytes: int) -> None:
         """Count a sample into the shard."""
         self.num_samples += 1
-        self.nbytes += sample_nbytes + 4
+        self._room -= sample_nbytes + 4
 
     def reset(self) -> None:
         """Begin the next shard."""
         self.num_samples = 0
-        self.nbytes = self._empty_nbytes
+        self._room = self.whole_room
 
 
 def parse_header(

@@ -75,6 +75,9 @@ class CostSums:
         self._filling = dict.fromkeys(self._costs, 0)
         self._shards: dict[str, list[int]] = {name: [] for name in self._costs}
 
+    def __bool__(self) -> bool:
+        return bool(self._costs)
+
     def count(self, sample: Mapping[str, Any]) -> Mapping[str, int]:
         """Return the costs of one sample, without adding them.
 

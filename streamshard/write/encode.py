@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from streamshard.format.compression import parse_compression
-from streamshard.format.hashing import hash_buffers, hash_bytes
+from streamshard.format.hashing import hash_bytes, new_hash
 from streamshard.format.index import FileInfo, ShardInfo
 from streamshard.format.sample_hashes import side_basename, side_bytes
 from streamshard.format.schema import Schema
@@ -45,14 +45,19 @@ def write_shard(
     """
     config = config_text(schema, compression=compression, hashes=hashes, size_limit=size_limit)
     buffers: list[bytes | memoryview] = pack_shard(samples, config)
-    raw = _describe(basename, buffers, hashes)
-    compressed = None
+    raw = Described(basename, hashes)
     codec = parse_compression(compression)
-    if codec is not None:
-        buffers = [codec.compress(b"".join(buffers))]
-        compressed = _describe(basename + codec.suffix, buffers, hashes)
-    publish_file(directory, (compressed or raw).basename, _in_blocks(buffers))
-    return ShardInfo(schema, compression, tuple(hashes), raw, compressed, len(samples), size_limit)
+    if codec is None:
+        publish_file(directory, basename, raw.passing(in_blocks(buffers)))
+        return ShardInfo(schema, compression, tuple(hashes), raw.file(), None, len(samples), size_limit)
+    # The hashes of the raw file are taken from the same blocks that the compressor joins.
+    content = b"".join(raw.passing(in_blocks(buffers)))
+    del buffers
+    compressed = Described(basename + codec.suffix, hashes)
+    publish_file(directory, compressed.basename, compressed.passing([codec.compress(content)]))
+    return ShardInfo(
+        schema, compression, tuple(hashes), raw.file(), compressed.file(), len(samples), size_limit
+    )
 
 
 def write_side_file(directory: Path, basename: str, samples: Sequence[bytes], algorithm: str) -> str:
@@ -74,12 +79,29 @@ def write_side_file(directory: Path, basename: str, samples: Sequence[bytes], al
     return hash_bytes(algorithm, content)
 
 
-def _describe(basename: str, buffers: Sequence[bytes | memoryview], hashes: Iterable[str]) -> FileInfo:
-    digests = {name: hash_buffers(name, _in_blocks(buffers)) for name in hashes}
-    return FileInfo(basename, sum(map(len, buffers)), digests)
+class Described:
+    """What an index says of a file, gathered from the buffers that pass on their way to it."""
+
+    def __init__(self, basename: str, hashes: Iterable[str]) -> None:
+        self.basename = basename
+        self._states = {name: new_hash(name) for name in hashes}
+        self._nbytes = 0
+
+    def passing(self, buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        """Give the buffers on, one by one."""
+        for buffer in buffers:
+            for state in self._states.values():
+                state.update(buffer)
+            self._nbytes += len(buffer)
+            yield buffer
+
+    def file(self) -> FileInfo:
+        """The entry of the file, once all of it has passed."""
+        digests = {name: state.hexdigest() for name, state in self._states.items()}
+        return FileInfo(self.basename, self._nbytes, digests)
 
 
-def _in_blocks(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def in_blocks(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """Join small buffers into blocks of about 1 MiB, one at a time: a call per sample would hold the GIL."""
     step = max(1, len(buffers) * _BLOCK_NBYTES // max(1, sum(map(len, buffers))))
     for begin in range(0, len(buffers), step):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,19 @@ class Uploader:
     """Copies finished files of a directory to a store by threads.
 
     Used by one thread at a time. Files that wait for their turn are at most twice the number of threads, so that a slow
-    network holds the writer back instead of filling the disk.
+    network holds the writer back instead of filling the disk. The thread in which an upload fails calls ``on_failure``;
+    :meth:`check` then raises what happened.
     """
 
     def __init__(
-        self, store: Store, directory: Path, *, threads: int, keep_local: bool, progress_bar: bool = False
+        self,
+        store: Store,
+        directory: Path,
+        *,
+        threads: int,
+        keep_local: bool,
+        progress_bar: bool = False,
+        on_failure: Callable[[], None],
     ) -> None:
         self._store = store
         self._directory = directory
@@ -32,7 +41,7 @@ class Uploader:
         self._running: deque[Future[None]] = deque()
         self._begun: list[str] = []
         self._bar = _progress_bar(store.url) if progress_bar else None
-        self.failed = False  # set by the threads; check() then raises what happened
+        self._on_failure = on_failure
 
     def put(self, key: str) -> None:
         """Begin to upload ``directory / key``; waits while too many files are on their way.
@@ -88,7 +97,7 @@ class Uploader:
             if not self._keep_local:
                 path.unlink()
         except BaseException as error:
-            self.failed = True
+            self._on_failure()
             if isinstance(error, StreamshardError) or not isinstance(error, OSError):
                 raise
             raise StorageError(

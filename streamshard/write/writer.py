@@ -127,6 +127,7 @@ class MDSWriter:
                 threads=threads,
                 keep_local=keep_local and local is not None,
                 progress_bar=progress_bar,
+                on_failure=self._halt,
             )
         config = config_text(
             self._schema,
@@ -140,23 +141,25 @@ class MDSWriter:
         self._press = ThreadPoolExecutor(1, thread_name_prefix="streamshard-write")
         self._pressing: Future[ShardInfo] | None = None
         self._samples: list[bytes] = []
+        self._room = self._cutter.whole_room  # of the shard that is being filled, in bytes
+        self._max_samples = samples_per_shard or 2**32
         self._shards: list[ShardInfo] = []
         self._side_digests: list[str] = []  # of the shards published, by the publishing thread
         self._num_cut = 0
+        self._num_cut_samples = 0
         self._published: list[str] = []
-        self._num_samples = 0
         self._warned_of_keys = False
         self._failure: BaseException | None = None
-        self._trouble = False  # set by the publishing thread
         self._finished = False
+        self._halted = False  # no further sample is taken; set by threads too, where they meet trouble
 
     @property
     def num_samples(self) -> int:
         """Samples written so far."""
-        return self._num_samples
+        return self._num_cut_samples + len(self._samples)
 
     def __repr__(self) -> str:
-        return f"MDSWriter({self._place!r}, {self._num_samples} samples)"
+        return f"MDSWriter({self._place!r}, {self.num_samples} samples)"
 
     def __enter__(self) -> MDSWriter:
         return self
@@ -180,42 +183,66 @@ class MDSWriter:
                 found. The writer goes on without it.
             StorageError: an earlier shard could not be written or uploaded. Nothing is published then.
         """
-        if self._failure is not None or self._finished:
-            raise self._closed_error()
-        if self._trouble or (self._uploader is not None and self._uploader.failed):
-            self._raise_trouble()
-        whole = sample
+        if self._halted:
+            self._raise_halted()
         try:
-            if isinstance(sample, Mapping) and len(sample) > len(self._schema.names):
-                sample = self._without_extra_keys(sample)
             encoded = self._encode(sample)
-            counted = self._costs.count(whole)
-            fits = self._cutter.fits(len(encoded))
+            counted = self._costs.count(sample) if self._costs else None
         except SampleError as error:
-            raise type(error)(f"sample {self._num_samples}: {error}") from error
-        if not fits:
+            encoded, counted = self._encode_again(sample, error)
+        nbytes = len(encoded) + 4
+        if nbytes > self._room or len(self._samples) >= self._max_samples:
+            self._begin_shard(len(encoded))
+        self._room -= nbytes
+        self._samples.append(encoded)
+        if counted is not None:
+            self._costs.add(counted)
+
+    def _encode_again(
+        self, sample: Mapping[str, Any], error: SampleError
+    ) -> tuple[bytes, Mapping[str, int] | None]:
+        """Encode a sample without the keys that are no columns, if that was all that is wrong with it."""
+        try:
+            if not isinstance(sample, Mapping) or len(sample) <= len(self._schema.names):
+                raise error
+            self._warn_of_keys(sample)
+            # There will be more such samples, which need not fail first.
+            self._encode = self._encode_columns
+            return self._encode(sample), self._costs.count(sample) if self._costs else None
+        except SampleError as found:
+            raise type(found)(f"sample {self.num_samples}: {found}") from found
+
+    def _encode_columns(self, sample: Mapping[str, Any]) -> bytes:
+        """Encode a sample that may have more keys than there are columns."""
+        names = self._schema.names
+        if isinstance(sample, Mapping) and len(sample) > len(names):
+            sample = {name: sample[name] for name in names if name in sample}
+        return self._schema.encode_sample(sample)
+
+    def _warn_of_keys(self, sample: Mapping[str, Any]) -> None:
+        if self._warned_of_keys:
+            return
+        self._warned_of_keys = True
+        extra = ", ".join(repr(key) for key in sample if key not in self._schema.names)
+        warnings.warn(
+            f"MDSWriter: sample {self.num_samples} has keys that are no columns and are not stored: {extra}; "
+            "add them to columns=, or leave them out. This is said once",
+            UserWarning,
+            stacklevel=4,
+        )
+
+    def _begin_shard(self, sample_nbytes: int) -> None:
+        """Cut the filled shard, if there is one, before a sample that does not fit into it."""
+        try:
+            self._cutter.check(sample_nbytes)
+        except SampleError as error:
+            raise type(error)(f"sample {self.num_samples}: {error}") from error
+        if self._samples:
             try:
                 self._cut()
             except BaseException as error:
                 self._fail(error)
                 raise
-        self._samples.append(encoded)
-        self._cutter.add(len(encoded))
-        self._costs.add(counted)
-        self._num_samples += 1
-
-    def _without_extra_keys(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
-        names = self._schema.names
-        if not self._warned_of_keys:
-            self._warned_of_keys = True
-            extra = ", ".join(repr(key) for key in sample if key not in names)
-            warnings.warn(
-                f"MDSWriter: sample {self._num_samples} has keys that are no columns and are not stored: {extra}; "
-                "add them to columns=, or leave them out. This is said once",
-                UserWarning,
-                stacklevel=3,
-            )
-        return {name: sample[name] for name in names if name in sample}
 
     def finish(self) -> None:
         """Write the last shard, wait for all uploads, then publish ``index.json``. May be called again.
@@ -241,7 +268,7 @@ class MDSWriter:
         except BaseException as error:
             self._fail(error)
             raise
-        self._finished = True
+        self._finished = self._halted = True
         self._press.shutdown()
         if self._uploader is not None:
             self._uploader.close()
@@ -271,8 +298,9 @@ class MDSWriter:
         """Hand the samples of the filled shard to the thread that publishes it."""
         self._collect()
         samples, self._samples = self._samples, []
-        nbytes = self._cutter.nbytes
-        self._cutter.reset()
+        nbytes = self._cutter.whole_room - self._room
+        self._room = self._cutter.whole_room
+        self._num_cut_samples += len(samples)
         self._costs.cut()
         basename = shard_basename(self._num_cut)
         self._num_cut += 1
@@ -314,10 +342,16 @@ class MDSWriter:
         return extra
 
     def _note_trouble(self, pressing: Future[ShardInfo]) -> None:
-        self._trouble = self._trouble or pressing.exception() is not None
+        if pressing.exception() is not None:
+            self._halt()
 
-    def _raise_trouble(self) -> None:
-        """Raise what a thread has met, as the end of this writer."""
+    def _halt(self) -> None:
+        self._halted = True
+
+    def _raise_halted(self) -> None:
+        """Raise why no sample can be written: what a thread has met is the end of this writer."""
+        if self._failure is not None or self._finished:
+            raise self._closed_error()
         try:
             self._collect()
             if self._uploader is not None:
@@ -335,6 +369,8 @@ class MDSWriter:
     def _fail(self, error: BaseException) -> None:
         """Take everything back and close for good."""
         self._failure = error
+        self._halted = True
+        self._num_cut_samples += len(self._samples)
         self._samples = []
         self._press.shutdown(wait=True)  # a shard that is being published is among those to remove
         self._pressing = None
