@@ -27,6 +27,7 @@ class BarProgress:
 
         self.end()
         self._samples = 0
+        tqdm.monitor_interval = 0  # no thread: it would keep worker processes from being copies of this one
         self._bar = tqdm(
             total=total_nbytes,
             desc=phase,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -109,6 +110,9 @@ def command(
     quiet: bool,
     **rest: Any,
 ) -> None:
+    # No linear algebra is done here. Without the threads that NumPy's library would start, and could not take along,
+    # worker processes can be copies of this one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert.job import convert
     from streamshard.convert.options import ConvertOptions, parse_costs, parse_pairs, parse_size_limit

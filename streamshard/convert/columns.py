@@ -50,6 +50,7 @@ class KeyTally:
 
     def add(self, row: int, value: Any) -> None:
         kind = type(value)
+        utf8_nbytes = 0
         if kind is str:
             json_nbytes = len(encode_basestring_ascii(value))
             utf8_nbytes = len(value) if value.isascii() else _utf8_nbytes(value)
@@ -59,7 +60,7 @@ class KeyTally:
             else:
                 self.kinds |= STR
         elif kind is int:
-            utf8_nbytes, json_nbytes = 0, len(int.__repr__(value))
+            json_nbytes = len(int.__repr__(value))
             self.kinds |= INT if _INT64_MIN <= value <= _INT64_MAX else OTHER
         elif kind is bytes:
             utf8_nbytes, json_nbytes = len(value), 0
@@ -71,7 +72,7 @@ class KeyTally:
             utf8_nbytes, json_nbytes = 0, 2
             self.kinds |= EMPTY_LIST
         else:
-            utf8_nbytes, json_nbytes = 0, len(json_text(value))
+            json_nbytes = len(json_text(value))
             self.kinds |= FLOAT if kind is float else OTHER
         self._append(row, json_nbytes, utf8_nbytes)
 
@@ -85,9 +86,11 @@ class KeyTally:
         self._append(row, 0, 0)
 
     def _append(self, row: int, json_nbytes: int, utf8_nbytes: int) -> None:
+        if json_nbytes > _LONGEST:
+            json_nbytes, utf8_nbytes = _LONGEST, min(utf8_nbytes, _LONGEST)
         self.rows.append(row)
-        self.json_nbytes.append(min(json_nbytes, _LONGEST))
-        self.utf8_nbytes.append(min(utf8_nbytes, _LONGEST))
+        self.json_nbytes.append(json_nbytes)
+        self.utf8_nbytes.append(utf8_nbytes)
 
 
 def _utf8_nbytes(text: str) -> int:

@@ -198,7 +198,7 @@ class _Job:
         if not options.resume:
             journal.forget(scan=True)
         job = {
-            "version": f"{__version__} 1",
+            "version": f"{__version__} 2",
             "scan": {"sources": [origin.fingerprint() for origin in self._origins], **options.scan_key()},
             "write": options.write_key(),
         }
@@ -261,7 +261,7 @@ class _Job:
         for number, source in enumerate(sources):
             mine = []
             for part, begin in enumerate(range(0, source.nbytes, size)):
-                path = folder / f"{number:05d}-{part:06d}.npz"
+                path = folder / f"{number:05d}-{part:06d}.tally"
                 mine.append(path)
                 if not _is_good(path):
                     end = min(begin + size, source.nbytes)

@@ -106,7 +106,9 @@ def parse_record(line: bytes) -> dict[str, Any]:
             NOT_UTF8, f"byte {error.start + 1} of the line is not UTF-8 ({error.reason}); JSONL must be UTF-8"
         ) from None
     try:
-        record = strict_decoder.decode(text)
+        record, end = strict_decoder.raw_decode(text)
+        if end != len(text):
+            record = strict_decoder.decode(text)  # tells what is wrong, unless it is but white space
     except json.JSONDecodeError as error:
         raise RecordProblem(BROKEN_JSON, broken_json_text(error)) from None
     except _DuplicateKeyError as error:

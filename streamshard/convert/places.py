@@ -8,13 +8,13 @@ or a link that leaves it is refused unless the user allows it.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import posixpath
 import stat
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.problems import (
@@ -34,10 +34,13 @@ from streamshard.storage.store import Store
 _LARGEST_IMAGE = (1 << 32) - 1
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
 _LISTED_ENTRIES = 200_000
+_REMEMBERED_FOLDERS = 1 << 16
+# O_NOFOLLOW: a link is resolved, and where it leads is checked, before it is opened. O_NONBLOCK: a FIFO must be
+# refused, not waited for.
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """An image file that a reference names: ``name`` finds it, ``reference`` is what the path column keeps."""
 
     name: str
@@ -89,9 +92,20 @@ class LocalImages:
         self._root = os.path.realpath(self._named_root)
         self._inside = self._root if self._root.endswith(b"/") else self._root + b"/"
         self._allow_outside = allow_outside_root
-        self._real_folder = lru_cache(maxsize=65536)(os.path.realpath)
+        self._real_folder = lru_cache(maxsize=_REMEMBERED_FOLDERS)(os.path.realpath)
+        # What relative references begin with, up to their last "/", where that leads into the root -> its real path.
+        self._plain_folders: dict[str, str] = {}
 
     def locate(self, reference: str) -> Located:
+        """See :class:`ImagePlace`. A link in the last part of the path is met, and checked, when the file is read."""
+        base_at = reference.rfind("/") + 1
+        begin = self._plain_folders.get(reference[:base_at])
+        base = reference[base_at:]
+        if begin is None or not base.isascii() or base in ("", ".", "..") or "\0" in base:
+            return self._locate_with_care(reference)
+        return Located(begin + base, reference)
+
+    def _locate_with_care(self, reference: str) -> Located:
         path = self._path_of(reference)
         folder, base = os.path.split(path)
         real = os.path.join(self._real_folder(folder), base)  # noqa: PTH118 bytes
@@ -103,13 +117,22 @@ class LocalImages:
                     real = os.path.realpath(real)
             except OSError:
                 pass  # reading it will tell what is wrong
+        self._check_inside(real, reference)
+        kept = self._kept_reference(reference, path)
+        begin, _, base = real.rpartition(b"/")
+        if kept is reference and begin == self._real_folder(folder):
+            if len(self._plain_folders) == _REMEMBERED_FOLDERS:
+                self._plain_folders.clear()
+            self._plain_folders[reference[: reference.rfind("/") + 1]] = os.fsdecode(begin + b"/")
+        return Located(os.fsdecode(real), kept)
+
+    def _check_inside(self, real: bytes, reference: str) -> None:
         if not real.startswith(self._inside) and not self._allow_outside:
             raise RecordProblem(
                 OUTSIDE_ROOT,
                 f"image {shorten(reference)} is {shorten(os.fsdecode(real))}, outside the image root"
                 f" {os.fsdecode(self._root)!r}; choose another --image-root or allow it with --allow-outside-root",
             )
-        return Located(os.fsdecode(real), self._kept_reference(reference, path))
 
     def _path_of(self, reference: str) -> bytes:
         check_reference(reference)
@@ -151,25 +174,41 @@ class LocalImages:
         return self._read(located, nbytes)
 
     def _read(self, located: Located, limit: int | None) -> tuple[int, bytes]:
-        path = os.fsencode(located.name)
-        try:
-            # O_NONBLOCK: a FIFO must be refused, not waited for.
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise RecordProblem(MISSING_IMAGE, self._missing_text(located)) from None
-        except OSError as error:
-            raise RecordProblem(
-                MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
-            ) from None
+        file = self._open(located)
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode):
                 raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
-            check_image_nbytes(located, found.st_size)
-            wanted = found.st_size if limit is None else min(limit, found.st_size)
-            return found.st_size, read_span(file, 0, wanted)
+            nbytes = found.st_size
+            check_image_nbytes(located, nbytes)
+            wanted = nbytes if limit is None or limit > nbytes else limit
+            content = os.read(file, wanted)
+            if len(content) != wanted:
+                content += read_span(file, len(content), wanted - len(content))
+            return nbytes, content
         finally:
             os.close(file)
+
+    def _open(self, located: Located) -> int:
+        try:
+            return os.open(located.name, _OPEN_FLAGS)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise self._unopened(located, error) from None
+        real = os.path.realpath(os.fsencode(located.name))
+        self._check_inside(real, located.reference)
+        target = Located(os.fsdecode(real), located.reference)
+        try:
+            return os.open(real, _OPEN_FLAGS)
+        except OSError as error:
+            raise self._unopened(target, error) from None
+
+    def _unopened(self, located: Located, error: OSError) -> RecordProblem:
+        if isinstance(error, FileNotFoundError):
+            return RecordProblem(MISSING_IMAGE, self._missing_text(located))
+        return RecordProblem(
+            MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
+        )
 
     def _missing_text(self, located: Located) -> str:
         folder, base = os.path.split(located.name)

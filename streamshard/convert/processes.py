@@ -1,4 +1,4 @@
-"""Worker processes of a conversion: started anew (not forked), fed over pipes, watched for death."""
+"""Worker processes of a conversion: copies of this one or started anew, fed over pipes, watched for death."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+from streamshard.convert.copies import CopiedProcess, may_copy
 from streamshard.convert.scan import Advance
 from streamshard.convert.worker import DONE, FAILED, FUNCTIONS, PROGRESS
 from streamshard.errors import ConvertError, StreamshardError
@@ -108,17 +109,26 @@ class _Feed:
             return next(self._tasks, None)
 
 
+class _Process(Protocol):
+    """What :class:`subprocess.Popen` and :class:`~streamshard.convert.copies.CopiedProcess` have in common."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class _Worker:
     def __init__(self) -> None:
-        # The path is set before anything is imported: a module in the current directory must not come first.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from streamshard.convert.worker import main; main()"
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends its workers.
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._process: _Process = CopiedProcess() if may_copy() else _start_anew()
 
     def serve(self, feed: _Feed, events: queue.SimpleQueue[tuple[Any, ...]]) -> None:
         """Pass tasks to the process until there are none, and its messages to ``events``."""
@@ -170,6 +180,15 @@ class _Worker:
         if pipe is None:
             raise EOFError
         return pickle.load(pipe)  # noqa: S301 written by our own child
+
+
+def _start_anew() -> subprocess.Popen[bytes]:
+    # The path is set before anything is imported: a module in the current directory must not come first.
+    code = f"import sys; sys.path[:] = {sys.path!r}; from streamshard.convert.worker import main; main()"
+    # A session of its own: Ctrl-C reaches the parent alone, which then ends its workers.
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
 
 
 def _death_text(pid: int, code: int, label: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -74,8 +75,7 @@ class ScanTask:
         return f"scanning bytes {self.begin} to {self.end} of {self.source.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedImage:
+class CheckedImage(NamedTuple):
     """One image as it will be stored: size, hash of its bytes (0 unread), what it is."""
 
     nbytes: int
@@ -213,7 +213,8 @@ class _Scan:
                 sizes.add(row, value)
         if shaping.image_keys == NO_IMAGES:
             return
-        self._add_images(row, pending, images)
+        if images:
+            self._add_images(row, pending, images)
         self._add_tags(pending, len(images))
 
     def _add_tags(self, pending: _Pending, num_images: int) -> None:
@@ -228,19 +229,23 @@ class _Scan:
     def _add_images(self, row: int, pending: _Pending, images: list[CheckedImage]) -> None:
         begin = 0
         for key, references in pending.shaped.references.items():
-            mine = images[begin : begin + len(references)]
-            kept = kept_references(pending.located[begin : begin + len(references)])
-            begin += len(references)
-            sums = self._tally.images.setdefault(key, ImageTally())
+            end = begin + len(references)
+            kept = kept_references(pending.located[begin:end])
+            sums = self._tally.images.get(key)
+            if sums is None:
+                sums = self._tally.images[key] = ImageTally()
+            nbytes = 0
+            for image in images[begin:end]:
+                nbytes += image.nbytes
+                sums.formats[image.facts.format] += 1
+                sums.animated += image.facts.animated
             sums.rows.append(row)
-            sums.counts.append(len(mine))
-            sums.payload_nbytes.append(sum(image.nbytes for image in mine))
+            sums.counts.append(len(references))
+            sums.payload_nbytes.append(nbytes)
             sums.path_nbytes.append(len(kept[0].encode()))
             sums.path_json_nbytes.append(len(json_text(kept)))
             sums.named += sum(map(bool, kept))
-            for image in mine:
-                sums.formats[image.facts.format] += 1
-                sums.animated += image.facts.animated
+            begin = end
 
 
 def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> list[int]:
@@ -371,6 +376,11 @@ class _ImageChecker:
 
     def _facts(self, nbytes: int, head: bytes, content: bytes | None) -> CheckedImage:
         if content is None or not self._task.check:
-            return CheckedImage(nbytes, 0, ImageFacts(sniff_format(head[:HEAD_NBYTES])))
+            return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head[:HEAD_NBYTES])))
         facts = check_image(content, max_pixels=self._task.max_image_pixels)
         return CheckedImage(nbytes, digest_of(content), facts)
+
+
+@lru_cache(maxsize=64)
+def _facts_of_format(format: str) -> ImageFacts:
+    return ImageFacts(format)

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,12 +37,16 @@ from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.errors import ConvertError
 from streamshard.format.sample_hashes import side_basename
 from streamshard.format.schema import Schema
-from streamshard.write.encode import shard_basename, write_shard, write_side_file
+from streamshard.format.shard import config_text, shard_head
+from streamshard.write.encode import shard_basename, store_shard, write_side_file
 
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
 # Remote images are fetched ahead this many at a time.
 _REMOTE_THREADS = 16
+# What is kept for the next shard is as much as a shard of the default size needs, and not gigabytes.
+_KEPT_NBYTES = 1 << 27
+_spare_memory: list[NDArray[np.uint8]] = []
 _STALE = "the input changed while it was converted: run again, with --no-resume"
 
 
@@ -75,31 +80,42 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
         StorageError: the output cannot be written.
     """
     plan = _loaded_plan(task.directory, (Path(task.directory) / "plan.json").stat().st_mtime_ns)
-    samples: list[bytes] = []
-    unreported = reported = 0
-    source = _ShardSamples(plan, task)
-    for sample in source.encoded():
-        samples.append(sample)
-        unreported += len(sample)
-        if unreported >= _SPAN_NBYTES:
-            advance(unreported, len(samples) - reported)
-            unreported, reported = 0, len(samples)
     built = Path(task.directory) / "built" / f"{task.shard:05d}.{os.getpid()}"
     built.mkdir(parents=True, exist_ok=True)
-    info = write_shard(
-        built,
-        shard_basename(task.shard),
-        plan.schema(),
-        samples,
-        compression=task.compression,
-        hashes=task.hashes,
-        size_limit=task.size_limit,
-    )
+    schema = plan.schema()
+    config = config_text(schema, compression=task.compression, hashes=task.hashes, size_limit=task.size_limit)
+    source = _ShardSamples(plan, task)
+    head = shard_head(source.sizes, config)
+    with _room_for(len(head) + int(source.sizes.sum())) as content:
+        content[: len(head)] = head
+        end = len(head)
+        reported_nbytes, reported = end, 0
+        for number, parts in enumerate(source.encoded(), start=1):
+            for part in parts:
+                begin, end = end, end + len(part)
+                content[begin:end] = part
+            if end - reported_nbytes >= _SPAN_NBYTES:
+                advance(end - reported_nbytes, number - reported)
+                reported_nbytes, reported = end, number
+        advance(end - reported_nbytes, len(source.sizes) - reported)
+        side_digest = None
+        if task.sample_hash is not None:
+            ends = len(head) + np.cumsum(source.sizes)
+            samples = [content[end - nbytes : end] for end, nbytes in zip(ends, source.sizes, strict=True)]
+            side_digest = write_side_file(built, shard_basename(task.shard), samples, task.sample_hash)
+        info = store_shard(
+            built,
+            shard_basename(task.shard),
+            schema,
+            [content],
+            len(source.sizes),
+            compression=task.compression,
+            hashes=task.hashes,
+            size_limit=task.size_limit,
+        )
     basename = info.stored.basename
     destination = open_destination(task.out, task.storage_options)
-    side_digest = None
-    if task.sample_hash is not None:
-        side_digest = write_side_file(built, info.raw.basename, samples, task.sample_hash)
+    if side_digest is not None:
         side = side_basename(info.raw.basename)
         destination.place(built / side, side)
     placed = destination.place(built / basename, basename)
@@ -107,8 +123,18 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     for left in built.iterdir():
         left.unlink()
     built.rmdir()
-    advance(unreported, len(samples) - reported)
     return info.raw.nbytes
+
+
+@contextmanager
+def _room_for(nbytes: int) -> Iterator[memoryview]:
+    """Lend memory for one shard; what the last shard had is lent again, since fresh memory costs as much as a copy."""
+    memory = _spare_memory.pop() if _spare_memory else np.empty(0, np.uint8)
+    if len(memory) < nbytes:
+        memory = np.empty(nbytes, np.uint8)
+    yield memory.data[:nbytes]
+    if len(memory) <= _KEPT_NBYTES:
+        _spare_memory.append(memory)
 
 
 @lru_cache(maxsize=1)
@@ -118,32 +144,44 @@ def _loaded_plan(directory: str, _version: int) -> Plan:
 
 @dataclass(slots=True)
 class _Record:
+    place: int  # in the shard
     sample: dict[str, Any]
-    row: Any
     images: list[tuple[ImageColumn, list[Located | Embedded]]]
 
 
 class _ShardSamples:
+    """The samples of one shard in order.
+
+    Attributes:
+        sizes: planned bytes of each, int64[num_samples].
+        costs: sums over the samples given so far.
+    """
+
     def __init__(self, plan: Plan, task: WriteTask) -> None:
         self._plan = plan
         self._task = task
         self._rows = plan.rows(task.shard)
-        self._encode = Schema.from_columns(plan.columns.taken_encodings()).encoder()
+        self.sizes = self._rows["sample_nbytes"].astype(np.int64)
+        self._planned: list[tuple[int, int]] = list(
+            zip(self.sizes.tolist(), self._rows["image_hash"].tolist(), strict=True)
+        )
+        self._sources: list[int] = self._rows["source"].tolist()
+        self._encode = Schema.from_columns(plan.columns.taken_encodings()).parts_encoder()
         self._places: dict[str, ImagePlace] = {}
         self._forms: dict[int, Form] = {}
         self._shapings: dict[int, Shaping] = {}
-        self.costs = [0] * len(task.costs)  # of the samples given so far
+        self.costs = [0] * len(task.costs)
 
-    def encoded(self) -> Iterator[bytes]:
-        if not self._plan.columns.images:
-            for row, line in self._lines():
-                yield self._finish(self._prepared(row, line), [])
-            return
+    def encoded(self) -> Iterator[tuple[bytes, ...]]:
+        """The bytes of each sample, in parts."""
         window: list[_Record] = []
-        for row, line in self._lines():
-            record = self._prepared(row, line)
+        for place, line in self._lines():
+            record = self._prepared(place, line)
+            if not self._is_remote():
+                yield self._finish(record, self._contents(record))
+                continue
             window.append(record)
-            if not self._is_remote() or len(window) == _REMOTE_THREADS:
+            if len(window) == _REMOTE_THREADS:
                 yield from self._flush(window)
                 window = []
         yield from self._flush(window)
@@ -151,18 +189,16 @@ class _ShardSamples:
     def _is_remote(self) -> bool:
         return any(place.remote for place in self._places.values())
 
-    def _flush(self, window: list[_Record]) -> Iterator[bytes]:
-        if len(window) > 1:
-            with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
-                contents = list(threads.map(self._contents, window))
-        else:
-            contents = [self._contents(record) for record in window]
+    def _flush(self, window: list[_Record]) -> Iterator[tuple[bytes, ...]]:
+        with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
+            contents = list(threads.map(self._contents, window))
         for record, images in zip(window, contents, strict=True):
             yield self._finish(record, images)
 
-    def _lines(self) -> Iterator[tuple[Any, bytes]]:
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines of the shard's rows in output order, read in ascending runs where they are neighbours."""
         rows = self._rows
+        offsets, sizes = rows["offset"].tolist(), rows["line_nbytes"].tolist()
         files: dict[int, int] = {}
         try:
             begin = 0
@@ -171,12 +207,11 @@ class _ShardSamples:
                 source = int(rows["source"][begin])
                 if source not in files:
                     files[source] = os.open(self._plan.sources[source].path, os.O_RDONLY | os.O_CLOEXEC)
-                first = int(rows["offset"][begin])
-                last = int(rows["offset"][end - 1]) + int(rows["line_nbytes"][end - 1])
-                span = read_span(files[source], first, last - first)
-                for row in rows[begin:end]:
-                    at = int(row["offset"]) - first
-                    yield row, span[at : at + int(row["line_nbytes"])]
+                first = offsets[begin]
+                span = read_span(files[source], first, offsets[end - 1] + sizes[end - 1] - first)
+                for place in range(begin, end):
+                    at = offsets[place] - first
+                    yield place, span[at : at + sizes[place]]
                 begin = end
         finally:
             for file in files.values():
@@ -184,26 +219,27 @@ class _ShardSamples:
             for form in self._forms.values():
                 form.close()
 
-    def _prepared(self, row: Any, line: bytes) -> _Record:
+    def _prepared(self, place: int, line: bytes) -> _Record:
         try:
-            return self._with_references(self._form(row).parse(line, checked=True), row)
+            return self._with_references(self._form(place).parse(line, checked=True), place)
         except (ValueError, TypeError, AttributeError, LookupError, RecordProblem) as error:
-            raise ConvertError(f"{self._where(row)}: {error}; {_STALE}") from error
+            raise ConvertError(f"{self._where(place)}: {error}; {_STALE}") from error
 
-    def _with_references(self, record: dict[str, Any], row: Any) -> _Record:
-        counted = count_costs(record, self._task.costs)
-        self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
-        source = self._source(row)
-        shaped = self._shaping(int(row["source"])).apply(record, rich=source.kind not in (LINES, CELLS))
+    def _with_references(self, record: dict[str, Any], place: int) -> _Record:
+        if self._task.costs:
+            counted = count_costs(record, self._task.costs)
+            self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
+        source = self._source(place)
+        shaped = self._shaping(self._sources[place]).apply(record, rich=source.kind not in (LINES, CELLS))
         sample = plain_values(self._plan.columns, shaped.values)
         images = []
         for column in self._plan.columns.images:
-            located = [self._locate(reference, source) for reference in shaped.references.get(column.key, [])]
+            located = [self._locate(reference, source) for reference in shaped.references.get(column.key, ())]
             if column.named:
                 kept = kept_references(located)
                 sample[column.path_column] = kept if column.listed else kept[0]
             images.append((column, located))
-        return _Record(sample, row, images)
+        return _Record(place, sample, images)
 
     def _shaping(self, number: int) -> Shaping:
         shaping = self._shapings.get(number)
@@ -211,8 +247,8 @@ class _ShardSamples:
             shaping = self._shapings[number] = self._task.shaping.for_source(self._plan.sources[number])
         return shaping
 
-    def _form(self, row: Any) -> Form:
-        number = int(row["source"])
+    def _form(self, place: int) -> Form:
+        number = self._sources[place]
         form = self._forms.get(number)
         if form is None:
             names = self._task.shaping.before_names()
@@ -220,9 +256,10 @@ class _ShardSamples:
         return form
 
     def _locate(self, reference: Reference, source: Source) -> Located | Embedded:
-        return locate_reference(reference, lambda: self._place_of(self._root(source)))
+        return locate_reference(reference, lambda: self._place_of(source))
 
-    def _place_of(self, root: str) -> ImagePlace:
+    def _place_of(self, source: Source) -> ImagePlace:
+        root = source.image_folder if self._task.image_root is None else self._task.image_root
         place = self._places.get(root)
         if place is None:
             place = self._places[root] = open_place(
@@ -232,46 +269,42 @@ class _ShardSamples:
             )
         return place
 
-    def _root(self, source: Source) -> str:
-        return source.image_folder if self._task.image_root is None else self._task.image_root
-
     def _contents(self, record: _Record) -> list[bytes]:
-        place = self._places.get(self._root(self._source(record.row)))
         contents: list[bytes] = []
         try:
             for _, located in record.images:
                 for image in located:
                     if isinstance(image, Embedded):
                         contents.append(image.content)
-                    elif place is not None:
-                        contents.append(place.read(image))
+                    else:
+                        contents.append(self._place_of(self._source(record.place)).read(image))
         except RecordProblem as problem:
-            raise ConvertError(f"{self._where(record.row)}: {problem}; {_STALE}") from None
+            raise ConvertError(f"{self._where(record.place)}: {problem}; {_STALE}") from None
         return contents
 
-    def _finish(self, record: _Record, contents: list[bytes]) -> bytes:
-        planned = int(record.row["image_hash"])
+    def _finish(self, record: _Record, contents: list[bytes]) -> tuple[bytes, ...]:
         begin = 0
         for column, located in record.images:
             mine = contents[begin : begin + len(located)]
             begin += len(located)
             record.sample[column.key] = _listed(mine) if column.listed else mine[0]
-        encoded = self._encode(record.sample)
+        parts = self._encode(record.sample)
+        nbytes, image_hash = self._planned[record.place]
         # Planned sizes are the proof that this shard is cut where the plan says.
-        if len(encoded) != int(record.row["sample_nbytes"]) or (
-            planned and joined_digest([digest_of(content) for content in contents]) != planned
+        if sum(map(len, parts)) != nbytes or (
+            image_hash and joined_digest([digest_of(content) for content in contents]) != image_hash
         ):
             raise ConvertError(
-                f"{self._where(record.row)}: the record or an image of it is not what it was when it was checked"
-                f" ({len(encoded)} bytes, planned {int(record.row['sample_nbytes'])}); {_STALE}"
+                f"{self._where(record.place)}: the record or an image of it is not what it was when it was checked"
+                f" ({sum(map(len, parts))} bytes, planned {nbytes}); {_STALE}"
             )
-        return encoded
+        return parts
 
-    def _source(self, row: Any) -> Source:
-        return self._plan.sources[int(row["source"])]
+    def _source(self, place: int) -> Source:
+        return self._plan.sources[self._sources[place]]
 
-    def _where(self, row: Any) -> str:
-        return self._source(row).place(self._form(row).number(int(row["offset"])))
+    def _where(self, place: int) -> str:
+        return self._source(place).place(self._form(place).number(int(self._rows["offset"][place])))
 
 
 def _listed(images: list[bytes]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from streamshard.convert.columns import ChunkKey, ImageColumn, KeyTally
 from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
+_MAGIC = b"sstally1"
+_DIGEST_NBYTES = 16
 
 
 class ImageTally:
@@ -99,7 +101,7 @@ class ChunkTally:
     def save(self, path: Path) -> None:
         """Write everything into one file that appears complete or not at all."""
         names = list(self.keys)
-        heading = {
+        heading: dict[str, Any] = {
             "num_lines": self.num_lines,
             "num_records": len(self.offsets),
             "num_texts": len(self.text_hashes),
@@ -132,12 +134,13 @@ class ChunkTally:
             "image_nbytes": _joined("Q", [tally.payload_nbytes for tally in self.images.values()]),
             "image_path": _joined("I", [tally.path_nbytes for tally in self.images.values()]),
             "image_path_json": _joined("I", [tally.path_json_nbytes for tally in self.images.values()]),
-            # Keys may hold any character; JSON text with escapes is plain ASCII.
-            "heading": np.frombuffer(json.dumps(heading).encode(), np.uint8),
         }
+        heading["arrays"] = [[name, values.dtype.str, len(values)] for name, values in arrays.items()]
+        # Keys may hold any character; JSON text with escapes is plain ASCII.
+        text = json.dumps(heading).encode()
+        content = b"".join([len(text).to_bytes(8, "little"), text, *map(np.ndarray.tobytes, arrays.values())])
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes the names for its own option
+        part.write_bytes(_MAGIC + xxhash.xxh3_128_digest(content) + content)
         part.replace(path)
 
 
@@ -161,21 +164,24 @@ class ChunkImages:
 
 
 class SavedChunk:
-    """A chunk's file: its heading at once, its arrays when asked for.
+    """A chunk's file: magic, digest of the rest, u64 length of the heading, heading (JSON), arrays.
 
     Raises:
         ValueError: not a complete file of this kind (left behind by a crash of the machine).
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            # Opened here: NumPy leaves a file of its own open when it finds it broken.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                heading = json.loads(bytes(saved["heading"]))
-        except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
-            raise ValueError(f"{path}: not a saved chunk: {error}") from error
-        self._path = path
-        self._arrays: dict[str, NDArray[Any]] | None = None
+        whole = path.read_bytes()
+        begin = len(_MAGIC) + _DIGEST_NBYTES
+        content = memoryview(whole)[begin:]
+        if whole[:begin] != _MAGIC + xxhash.xxh3_128_digest(content):
+            raise ValueError(f"{path}: not a saved chunk, or a torn one ({len(whole)} bytes)")
+        end = 8 + int.from_bytes(content[:8], "little")
+        heading = json.loads(bytes(content[8:end]))
+        self._arrays: dict[str, NDArray[Any]] = {}
+        for name, dtype, count in heading["arrays"]:
+            self._arrays[name] = np.frombuffer(content, dtype, count, end)
+            end += self._arrays[name].nbytes
         self.num_lines: int = heading["num_lines"]
         self.num_records: int = heading["num_records"]
         self.num_texts: int = heading["num_texts"]
@@ -188,9 +194,6 @@ class SavedChunk:
         self.tags = ImageTags.from_list(heading["tags"])
 
     def array(self, name: str) -> NDArray[Any]:
-        if self._arrays is None:
-            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-                self._arrays = {key: saved[key] for key in saved.files if key != "heading"}
         return self._arrays[name]
 
     def keys(self) -> dict[str, ChunkKey]:

@@ -24,6 +24,7 @@ from streamshard.format.encodings import (
 )
 
 SampleEncoder = Callable[[Mapping[str, Any]], bytes]
+PartsEncoder = Callable[[Mapping[str, Any]], tuple[bytes, ...]]
 
 # What a value that does not fit its column raises in the quick function. OverflowError: a float too large for its
 # format; DeprecationWarning: NumPy 1 on truth values as integers, where warnings are errors.
@@ -38,6 +39,25 @@ def compile_encoder(
     Raises:
         FormatError: an unknown encoding.
     """
+    encode: SampleEncoder = _compile(names, encodings, sizes, joined=True)
+    return encode
+
+
+def compile_parts_encoder(
+    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None]
+) -> PartsEncoder:
+    """Make the function from samples to the parts that their bytes are, in order: large values are not copied.
+
+    Raises:
+        FormatError: an unknown encoding.
+    """
+    encode: PartsEncoder = _compile(names, encodings, sizes, joined=False)
+    return encode
+
+
+def _compile(
+    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None], *, joined: bool
+) -> Callable[[Mapping[str, Any]], Any]:
     codecs = [parse_encoding(encoding) for encoding in encodings]
     layout = [_kind(codec, size) for codec, size in zip(codecs, sizes, strict=True)]
     scope: dict[str, Any] = {
@@ -55,8 +75,8 @@ def compile_encoder(
     for place, format in enumerate(_structs(layout)):
         scope[f"pack{place}"] = struct.Struct(format).pack
     # The source is made of numbers and of letters that struct knows; names of columns are values in the scope.
-    exec(_code(tuple(layout)), scope)  # noqa: S102
-    encode: SampleEncoder = scope["encode"]
+    exec(_code(tuple(layout), joined), scope)  # noqa: S102
+    encode: Callable[[Mapping[str, Any]], Any] = scope["encode"]
     return encode
 
 
@@ -100,9 +120,10 @@ def _structs(layout: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _code(layout: tuple[str, ...]) -> CodeType:
+def _code(layout: tuple[str, ...], joined: bool) -> CodeType:
     """Compile ``encode(sample)`` for columns of these kinds."""
-    lines = [f"if len(sample) != {len(layout)}: return careful(sample)"]
+    otherwise = "return careful(sample)" if joined else "return careful(sample),"
+    lines = [f"if len(sample) != {len(layout)}: {otherwise}"]
     lengths = []
     for place, kind in enumerate(layout):
         value = f"v{place}"
@@ -128,9 +149,11 @@ def _code(layout: tuple[str, ...]) -> CodeType:
             parts.append(f"pack{number}({', '.join(numbers)})")
         elif run:
             parts.append(f"v{run[0]}")
-    joined = " + ".join(parts) if len(parts) <= 2 else f"join(({', '.join(parts)}))"
-    body = "".join(f"        {line}\n" for line in [*lines, f"return {joined}"])
-    source = f"def encode(sample):\n    try:\n{body}    except UNFIT:\n        return careful(sample)\n"
+    found = f"({', '.join(parts)},)"
+    if joined:
+        found = " + ".join(parts) if len(parts) <= 2 else f"join({found})"
+    body = "".join(f"        {line}\n" for line in [*lines, f"return {found}"])
+    source = f"def encode(sample):\n    try:\n{body}    except UNFIT:\n        {otherwise}\n"
     return compile(source, "<encoder of a schema>", "exec")
 
 

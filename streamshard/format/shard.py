@@ -70,17 +70,28 @@ def pack_shard(samples: Sequence[bytes], config: bytes) -> list[bytes | memoryvi
     Raises:
         ShardTooLargeError: 4 GiB or more in all, beyond what the offsets can address.
     """
-    sizes = np.fromiter(map(len, samples), np.int64, len(samples))
-    offsets = np.zeros(len(samples) + 1, np.int64)
+    return [shard_head(np.fromiter(map(len, samples), np.int64, len(samples)), config), *samples]
+
+
+def shard_head(sizes: NDArray[np.int64], config: bytes) -> bytes:
+    """Give what stands in front of samples of these sizes: number, offsets, config.
+
+    Args:
+        sizes: bytes of each sample, int64[num_samples].
+
+    Raises:
+        ShardTooLargeError: 4 GiB or more in all, beyond what the offsets can address.
+    """
+    offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    offsets += packed_size(len(samples), 0, config)
+    offsets += packed_size(len(sizes), 0, config)
     if offsets[-1] > MAX_SHARD_NBYTES:
         raise ShardTooLargeError(
-            f"a shard of {len(samples)} samples would take {offsets[-1]} bytes; its offsets are u32, "
+            f"a shard of {len(sizes)} samples would take {offsets[-1]} bytes; its offsets are u32, "
             "so it must "
             "stay below 4 GiB: set a smaller size_limit"
         )
-    return [np.array([len(samples)], "<u4").tobytes(), offsets.astype("<u4").tobytes(), config, *samples]
+    return np.array([len(sizes)], "<u4").tobytes() + offsets.astype("<u4").tobytes() + config
 
 
 class ShardCutter:

@@ -44,23 +44,21 @@ def write_shard(
         StorageError: the file could not be written.
     """
     config = config_text(schema, compression=compression, hashes=hashes, size_limit=size_limit)
-    buffers: list[bytes | memoryview] = pack_shard(samples, config)
-    raw = Described(basename, hashes)
-    codec = parse_compression(compression)
-    if codec is None:
-        publish_file(directory, basename, raw.passing(in_blocks(buffers)))
-        return ShardInfo(schema, compression, tuple(hashes), raw.file(), None, len(samples), size_limit)
-    # The hashes of the raw file are taken from the same blocks that the compressor joins.
-    content = b"".join(raw.passing(in_blocks(buffers)))
-    del buffers
-    compressed = Described(basename + codec.suffix, hashes)
-    publish_file(directory, compressed.basename, compressed.passing([codec.compress(content)]))
-    return ShardInfo(
-        schema, compression, tuple(hashes), raw.file(), compressed.file(), len(samples), size_limit
+    return store_shard(
+        directory,
+        basename,
+        schema,
+        _in_blocks(pack_shard(samples, config)),
+        len(samples),
+        compression=compression,
+        hashes=hashes,
+        size_limit=size_limit,
     )
 
 
-def write_side_file(directory: Path, basename: str, samples: Sequence[bytes], algorithm: str) -> str:
+def write_side_file(
+    directory: Path, basename: str, samples: Iterable[bytes | memoryview], algorithm: str
+) -> str:
     """Publish the hashes of a shard's samples beside it.
 
     Args:
@@ -79,7 +77,39 @@ def write_side_file(directory: Path, basename: str, samples: Sequence[bytes], al
     return hash_bytes(algorithm, content)
 
 
-class Described:
+def store_shard(
+    directory: Path,
+    basename: str,
+    schema: Schema,
+    content: Iterable[bytes | memoryview],
+    num_samples: int,
+    *,
+    compression: str | None,
+    hashes: Sequence[str],
+    size_limit: int | None,
+) -> ShardInfo:
+    """Publish a shard whose raw bytes are there, in pieces; the rest is as for :func:`write_shard`."""
+    raw = _Described(basename, hashes)
+    compressed = None
+    codec = parse_compression(compression)
+    if codec is None:
+        publish_file(directory, basename, raw.passing(content))
+    else:
+        compressed = _Described(basename + codec.suffix, hashes)
+        packed = codec.compress(b"".join(raw.passing(content)))
+        publish_file(directory, compressed.basename, compressed.passing([packed]))
+    return ShardInfo(
+        schema,
+        compression,
+        tuple(hashes),
+        raw.file(),
+        compressed.file() if compressed is not None else None,
+        num_samples,
+        size_limit,
+    )
+
+
+class _Described:
     """What an index says of a file, gathered from the buffers that pass on their way to it."""
 
     def __init__(self, basename: str, hashes: Iterable[str]) -> None:
@@ -101,7 +131,7 @@ class Described:
         return FileInfo(self.basename, self._nbytes, digests)
 
 
-def in_blocks(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def _in_blocks(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """Join small buffers into blocks of about 1 MiB, one at a time: a call per sample would hold the GIL."""
     step = max(1, len(buffers) * _BLOCK_NBYTES // max(1, sum(map(len, buffers))))
     for begin in range(0, len(buffers), step):

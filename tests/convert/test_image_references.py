@@ -403,3 +403,50 @@ def test_the_same_shards_whether_an_image_is_named_by_string_or_list(
     run(write_lines(tmp_path / "a.jsonl", [{"image": "1.png"}]), tmp_path / "A")
     run(write_lines(tmp_path / "b.jsonl", [{"image": ["1.png"]}]), tmp_path / "B")
     assert shards_of(tmp_path / "A") == shards_of(tmp_path / "B")
+
+
+def test_a_link_behind_a_plain_file_of_the_same_folder_is_checked_too(tmp_path: Path) -> None:
+    # The first file of a folder opens it for the others; each link is still followed with care.
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    outside = tmp_path / "secret.png"
+    outside.write_bytes(picture())
+    (tmp_path / "in" / "a" / "0.png").write_bytes(picture())
+    (tmp_path / "in" / "a" / "inside.png").symlink_to("0.png")
+    (tmp_path / "in" / "a" / "out.png").symlink_to(outside)
+    (tmp_path / "in" / "a" / "gone.png").symlink_to("nowhere.png")
+    (tmp_path / "in" / "a" / "loop.png").symlink_to("loop.png")
+    names = ["a/0.png", "a/inside.png", "a/out.png", "a/gone.png", "a/loop.png", "a/..", "/0.png", "a/\0"]
+    source = write_lines(tmp_path / "in" / "t.jsonl", [{"image": name} for name in names])
+    for check in (True, False):
+        out = tmp_path / f"out-{check}"
+        summary = run(source, out, on_error="skip", check=check)
+        assert summary.samples == 2
+        assert summary.skipped == {
+            "image outside the root": 3, "missing image": 2, "unusable image reference": 1,
+        }  # fmt: skip
+        with pytest.raises(ConvertError, match=r"t\.jsonl:3: image 'a/out\.png' is .*outside the image root"):
+            run(source, tmp_path / "B", check=check)
+
+
+def test_a_link_that_appears_after_the_scan_is_not_followed_out_of_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamshard.convert import worker
+
+    root = tmp_path / "in"
+    root.mkdir()
+    outside = tmp_path / "secret.png"
+    outside.write_bytes(picture())
+    for name in ("0.png", "1.png"):
+        (root / name).write_bytes(picture())
+    source = write_lines(root / "t.jsonl", [{"image": name} for name in ("0.png", "1.png")])
+    real = worker.FUNCTIONS["write"]
+
+    def swapped(task: Any, advance: Any) -> int:
+        (root / "1.png").unlink()
+        (root / "1.png").symlink_to(outside)
+        return real(task, advance)
+
+    monkeypatch.setitem(worker.FUNCTIONS, "write", swapped)
+    with pytest.raises(ConvertError, match=r"t\.jsonl:2: image '1\.png' is .*outside the image root"):
+        run(source, tmp_path / "A", workers=1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from streamshard.convert import processes
+from streamshard.convert import copies, processes
 from streamshard.convert.processes import Workers
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping
@@ -30,13 +33,104 @@ def _scan(path: Path, target: Path) -> ScanTask:
     )
 
 
+_IN_ONE_THREAD = """
+import subprocess, sys
+from pathlib import Path
+from streamshard.convert import copies, processes
+from streamshard.convert.processes import Workers
+from streamshard.convert.scan import ScanTask
+
+def scan(name):
+    return ScanTask(str(folder / name), 0, 10, str(folder / f"{name}.tally"), str(folder), (), True, 1000, False)
+
+folder = Path(sys.argv[1])
+assert copies.may_copy()
+"""
+
+
+def _in_one_thread(tmp_path: Path, code: str) -> str:
+    """Run code in a process that may be copied: this one has the threads of numerical libraries."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_ONE_THREAD + code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
+def test_a_copied_worker_dies_when_its_pipe_ends_and_holds_no_file_of_its_parent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    shown = _in_one_thread(
+        tmp_path,
+        """
+import fcntl, os
+lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+first, second = processes._Worker(), processes._Worker()
+for worker in (first, second):
+    assert type(worker._process) is copies.CopiedProcess
+    worker._send(("scan", scan("fifo")))
+try:
+    first._process.wait(0.5)
+except subprocess.TimeoutExpired:
+    print("busy")
+# The pipe of the first ends although the second was made after it, and nothing but ours keeps the lock.
+first._process.stdin.close()
+print(first._process.wait(20))
+held = {os.readlink(f"/proc/{second._process.pid}/fd/{n}") for n in os.listdir(f"/proc/{second._process.pid}/fd")}
+print(any(name.endswith("lock") for name in held))
+second._process.kill()
+print(second._process.wait(20), second._process.wait())
+""",
+    )
+    assert shown.split() == ["busy", "1", "False", "-9", "-9"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
+def test_copied_workers_do_their_tasks_and_pass_on_their_errors(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}").write_text('{"a": 1}\n')
+    shown = _in_one_thread(
+        tmp_path,
+        """
+print("waits in the buffer")
+with Workers(3) as workers:
+    workers.run("scan", [scan(str(n)) for n in range(6)], lambda *_: None, lambda _: None)
+    try:
+        workers.run("scan", [scan("nope"), scan("no")], lambda *_: None, lambda _: None)
+    except FileNotFoundError as error:
+        print("in scan_chunk" in str(error.__cause__))
+print(len(list(folder.glob("*.tally"))))
+""",
+    )
+    assert shown.splitlines() == ["waits in the buffer", "True", "6"]
+
+
+def test_a_process_with_threads_is_not_copied() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert not copies.may_copy()
+        worker = processes._Worker()
+        assert type(worker._process) is subprocess.Popen
+        worker.stop(at_once=True)
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_worker_in_the_middle_of_a_task_dies_when_its_pipe_ends(tmp_path: Path) -> None:
     # Opening a pipe that nobody writes to keeps the worker busy for ever.
     os.mkfifo(tmp_path / "fifo")
     worker = processes._Worker()
-    worker._send(("scan", _scan(tmp_path / "fifo", tmp_path / "a.npz")))
+    worker._send(("scan", _scan(tmp_path / "fifo", tmp_path / "a.tally")))
     process = worker._process
-    with pytest.raises(processes.subprocess.TimeoutExpired):
+    with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     assert process.stdin is not None
     process.stdin.close()
@@ -45,7 +139,7 @@ def test_a_worker_in_the_middle_of_a_task_dies_when_its_pipe_ends(tmp_path: Path
 
 
 def test_an_unexpected_error_keeps_its_class_and_carries_the_workers_traceback(tmp_path: Path) -> None:
-    tasks = [_scan(tmp_path / "nope", tmp_path / f"{number}.npz") for number in range(2)]
+    tasks = [_scan(tmp_path / "nope", tmp_path / f"{number}.tally") for number in range(2)]
     with Workers(2) as workers, pytest.raises(FileNotFoundError) as caught:
         workers.run("scan", tasks, lambda *_: None, lambda _: None)
     assert "in scan_chunk" in str(caught.value.__cause__)
