@@ -38,10 +38,10 @@ import subprocess, sys
 from pathlib import Path
 from streamshard.convert import copies, processes
 from streamshard.convert.processes import Workers
-from streamshard.convert.scan import ScanTask
+from tests.convert.test_processes import _scan
 
 def scan(name):
-    return ScanTask(str(folder / name), 0, 10, str(folder / f"{name}.tally"), str(folder), (), True, 1000, False)
+    return _scan(folder / name, folder / f"{name}.tally")
 
 folder = Path(sys.argv[1])
 assert copies.may_copy()
@@ -55,6 +55,7 @@ def _in_one_thread(tmp_path: Path, code: str) -> str:
         capture_output=True,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
