@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from streamshard import World
 from tests.support.chains import FIRST, Case, Library, Link, cases, epoch_samples
 from tests.support.pretended_ranks import Part, read_part
+from tests.support.tiers import TIMES
 
 EPOCHS = 2
 
@@ -210,7 +211,7 @@ def test_any_chain_of_runs_reads_the_plain_list(library: Library) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_hundreds_of_chains_of_runs_read_the_plain_list(library: Library) -> None:
-    run(500, lambda case: check_chain(library, case))
+    run(round(250 * TIMES), lambda case: check_chain(library, case))
 
 
 def test_any_chain_reads_the_plain_list_of_the_same_part_of_the_streams(library: Library) -> None:
@@ -224,7 +225,7 @@ def test_any_chain_reads_the_plain_list_of_a_mixture_that_changes(library: Libra
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_many_chains_read_the_plain_list_of_fixed_and_of_changing_mixtures(library: Library) -> None:
-    run(100, lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
+    run(round(60 * TIMES), lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
     examples(100)(given(scheduled())(lambda case: check_chain(library, case, check_mixture)))()
 
 

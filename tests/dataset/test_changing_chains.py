@@ -26,6 +26,7 @@ from tests.support.chains import (
     weighted_sources,
 )
 from tests.support.pretended_ranks import Part, read_part
+from tests.support.tiers import TIMES
 
 METHODS = ("random", "stratified", "per_stream", "device_per_stream")
 
@@ -230,5 +231,5 @@ def test_chains_with_batches_of_one_stream_go_on_as_if_never_stopped(library: Li
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_hundreds_of_chains_of_both_kinds(library: Library) -> None:
-    run(150, changing_chains(METHODS), lambda chain: check_changing_chain(library, chain))
-    run(100, unmixed(), lambda drawn: check_unmixed(library, *drawn))
+    run(round(100 * TIMES), changing_chains(METHODS), lambda chain: check_changing_chain(library, chain))
+    run(round(60 * TIMES), unmixed(), lambda drawn: check_unmixed(library, *drawn))

@@ -22,6 +22,7 @@ from tests.support.leftovers import left_in, left_in_shared_memory
 from tests.support.loading import joined, numbers_of, text_dataset
 from tests.support.ranks import Job, jobs, lines_of, processes_of_group, wait_for_group_end
 from tests.support.seaweedfs import SeaweedServer
+from tests.support.tiers import TIMES
 
 RANKS, BATCH, EPOCHS = 2, 6, 2
 SAMPLES, PER_SHARD = 600, 6
@@ -124,13 +125,17 @@ def kill_and_restart(
 def test_b095_a_run_over_s3_that_is_killed_again_and_again_goes_on(
     s3: SeaweedServer, directory: Path, tmp_path: Path, short_directory: Path
 ) -> None:
-    kill_and_restart(s3, directory, tmp_path, short_directory, 3, None)
+    kill_and_restart(s3, directory, tmp_path, short_directory, 2, None)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("kills", "cache_limit"), [(20, None), (8, "12kb")], ids=["whole", "evicting"])
-def test_b095_a_run_over_s3_that_is_killed_twenty_times_goes_on(
+@pytest.mark.parametrize(
+    ("kills", "cache_limit"),
+    [(round(8 * TIMES), None), (round(4 * TIMES), "12kb")],
+    ids=["whole", "evicting"],
+)
+def test_b095_a_run_over_s3_that_is_killed_many_times_goes_on(
     s3: SeaweedServer,
     directory: Path,
     tmp_path: Path,

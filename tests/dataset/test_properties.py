@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.pretended_ranks import Part, read_part, world_of, write_numbers
+from tests.support.tiers import many
 
 
 class Link(NamedTuple):
@@ -142,7 +143,7 @@ def check_one_sequence(case: Case) -> None:
 
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-thorough = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = many(400)
 
 CHECKS: list[Callable[[Case], None]] = [
     lambda case: check_chain(case, "pad"),

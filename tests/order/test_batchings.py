@@ -12,10 +12,11 @@ from streamshard.errors import TopologyError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.walk import Walk
+from tests.support.tiers import many
 
 UNITS = ("per_stream", "device_per_stream")
 FEW = settings(max_examples=40, deadline=None)
-MANY = settings(max_examples=600, deadline=None)
+MANY = many(300)
 
 
 @st.composite

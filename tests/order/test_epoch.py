@@ -13,9 +13,10 @@ from streamshard.order.epoch import Order
 from streamshard.order.shuffle import SHUFFLES
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowStream, global_batch, rank_part
+from tests.support.tiers import many
 
 FEW = settings(max_examples=60, deadline=None)
-MANY = settings(max_examples=5000, deadline=None)
+MANY = many(2000)
 
 
 @st.composite

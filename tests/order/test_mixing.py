@@ -16,9 +16,10 @@ from streamshard.order.mixing import RUN, Mixture, SampleLabels
 from streamshard.order.position import State
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowMixture, SlowStream, mixed_batch
+from tests.support.tiers import many
 
 FEW = settings(max_examples=15, deadline=None)
-MANY = settings(max_examples=700, deadline=None)
+MANY = many(300)
 
 shares = st.lists(st.integers(0, 400), min_size=1, max_size=9).filter(any)
 

@@ -18,6 +18,7 @@ from streamshard.order.position import State
 from streamshard.order.resume import resume
 from streamshard.order.timeline import Quotas, shared_out
 from streamshard.order.walk import Walk
+from tests.support.tiers import many
 
 SETTINGS = {"shuffle_block_size": None}
 SHUFFLES = ("sliding", "block", "shard", "full", "none")
@@ -136,7 +137,7 @@ def test_each_stream_goes_on_from_its_own_cursor_whatever_changes(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@many(400)
 @given(st.data())
 def test_each_stream_goes_on_from_its_own_cursor_in_thousands_of_chains(data):
     run_a_chain(data, 5)
@@ -175,7 +176,7 @@ def test_a_run_that_changes_nothing_goes_on_as_if_it_had_not_stopped(data, batch
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@many(300)
 @given(st.data(), st.sampled_from(BATCHINGS))
 def test_runs_by_the_thousand_that_change_nothing_go_on_as_if_they_had_not_stopped(data, batching):
     resumes_exactly(data, batching)
