@@ -1,153 +1,218 @@
-"""Converting JSONL with images: the command, a plain script with a peer's writer, and ``tar`` of the same files."""
+"""Converting JSONL with images: the command, scripts with the peers' writers, ``tar`` of the same files, decoding."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_read import LITDATA, MOSAIC, WEBDATASET, ZEPHON
 from benchmarks.contest import OURS, Contest, Party, Setting
 from benchmarks.digest import digest_of_samples
-from benchmarks.machine import ROOT, num_cores
+from benchmarks.generate import photo_tree
+from benchmarks.machine import ROOT, memory_directory
 
-MOSAIC = "mosaicml-streaming"
-EMOJI = ROOT / "docs" / "tutorial" / "emoji"
+WORKERS = 2
 _RECORDS = 20_000
+_MODULE = "benchmarks.bench_convert"
 
 
 def convert(setting: Setting) -> Iterator[Contest]:
-    """The emoji set repeated, each image a file of its own. No decoding (``--no-check``), then the default."""
+    """Without decoding (``--no-check``), then with it, as is the default; from tmpfs to tmpfs."""
     records = setting.count(_RECORDS)
-    source = _repeated_emoji(setting.directory, records)
-    workers = num_cores()
-    yield Contest(
-        f"convert: JSONL with {records:,} PNG files",
-        "benchmarks.bench_convert",
-        [
-            Party(
-                f"{OURS} --no-check --workers 1",
-                "convert_streamshard",
-                options={"workers": 1, "decode": False},
-            ),
-            Party(
-                f"{OURS} --no-check --workers {workers}",
-                "convert_streamshard",
-                options={"workers": workers, "decode": False},
-            ),
-            Party(f"{OURS} --workers 1", "convert_streamshard", options={"workers": 1, "decode": True}),
-            Party(
-                f"{OURS} --workers {workers}",
-                "convert_streamshard",
-                options={"workers": workers, "decode": True},
-            ),
-            Party(f"script with the MDSWriter of {MOSAIC}", "convert_mosaic", MOSAIC),
-            Party("tar", "convert_tar"),
-        ],
-        "records_per_s",
-        True,
-        {"source": str(source), "directory": str(setting.directory)},
-    )
+    with tempfile.TemporaryDirectory(dir=memory_directory(setting.directory)) as place:
+        source = photo_tree(Path(place), records)
+        options = {"source": str(source), "directory": place}
+        yield Contest(
+            f"convert, images not decoded: JSONL with {records:,} JPEG files of 5 to 150 kB",
+            _MODULE,
+            [
+                _ours(f"{OURS} --no-check --workers {WORKERS}", decode=False, workers=WORKERS),
+                _ours(f"{OURS} --no-check --workers 1", decode=False, workers=1),
+                Party(f"script with the MDSWriter of {MOSAIC}", "convert_mosaic", MOSAIC),
+                Party(f"{LITDATA}, optimize with {WORKERS} workers", "convert_litdata", LITDATA),
+                Party(f"script with the ShardWriter of {WEBDATASET}", "convert_webdataset", WEBDATASET),
+                Party("tar", "convert_tar"),
+            ],
+            "records_per_s",
+            True,
+            options,
+            cache="none: tmpfs",
+            work="convert, --no-check",
+            goals={
+                f"script with the MDSWriter of {MOSAIC}": 4,
+                f"{LITDATA}, optimize with {WORKERS} workers": 2,
+                "tar": 0.6,
+            },
+            unable={ZEPHON: "has no writer"},
+        )
+        yield Contest(
+            f"convert, every image decoded: JSONL with {records:,} JPEG files of 5 to 150 kB",
+            _MODULE,
+            [
+                _ours(f"{OURS} --workers {WORKERS}", decode=True, workers=WORKERS),
+                _ours(f"{OURS} --workers 1", decode=True, workers=1),
+                Party(f"bare decode loop, {WORKERS} processes", "decode_all"),
+            ],
+            "records_per_s",
+            True,
+            options,
+            cache="none: tmpfs",
+            work="convert, with the default check",
+            goals={f"bare decode loop, {WORKERS} processes": 0.85},
+            unable=dict.fromkeys((MOSAIC, LITDATA, WEBDATASET, ZEPHON), "does not check images"),
+        )
+
+
+def _ours(name: str, *, decode: bool, workers: int) -> Party:
+    return Party(name, "convert_streamshard", options={"workers": workers, "decode": decode})
 
 
 def convert_streamshard(
     source: str, directory: str, workers: int, decode: bool, *, check: bool
 ) -> dict[str, Any]:
-    """Run the command as users do; ``seconds`` is the whole process."""
-    with tempfile.TemporaryDirectory(dir=directory) as place:
-        out = Path(place) / "out"
+    """Run the command as users do; its time is that of the whole process."""
+
+    def run(out: Path) -> None:
         command = [
-            *(str(Path(sys.executable).parent / "streamshard"), "convert", str(Path(source) / "train.jsonl")),
+            *(str(Path(sys.executable).parent / "streamshard"), "convert", f"{source}/train.jsonl"),
             *("--out", str(out), "--workers", str(workers), "--check" if decode else "--no-check", "--quiet"),
         ]
-        os.sync()
-        begin = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        seconds = time.perf_counter() - begin
-        if check:
-            return {"digest": _digest_of_dataset(out)}
-        return _rates(source, seconds)
+
+    return _timed(source, directory, run, _stored_mds, check=check)
 
 
 def convert_mosaic(source: str, directory: str, *, check: bool) -> dict[str, Any]:
     """Do what its documentation shows: read a record, read its image, write. Starting Python is not counted."""
     from streaming import MDSWriter  # type: ignore[import-not-found]
 
-    columns = {
-        "added_in": "str", "category": "str", "conversations": "json", "id": "str", "image": "png",
-        "image_path": "str", "short_names": "json", "subcategory": "str", "tone": "json",
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory(dir=directory) as place:
-        out = Path(place) / "out"
-        os.sync()
-        begin = time.perf_counter()
-        with (
-            MDSWriter(out=str(out), columns=columns, hashes=["xxh64"]) as writer,
-            (Path(source) / "train.jsonl").open(encoding="utf-8") as lines,
-        ):
-            for line in lines:
-                record = json.loads(line)
-                record["image_path"] = record["image"]
-                record["image"] = (Path(source) / record["image"]).read_bytes()
+    def run(out: Path) -> None:
+        columns = {"conversations": "json", "id": "str", "image": "jpeg", "image_path": "str"}
+        with MDSWriter(out=str(out), columns=columns, hashes=["xxh64"]) as writer:
+            for record in _records(source):
                 writer.write(record)
-        seconds = time.perf_counter() - begin
-        if check:
-            return {"digest": _digest_of_dataset(out)}
-        return _rates(source, seconds)
+
+    return _timed(source, directory, run, _stored_mds, check=check)
+
+
+def convert_litdata(source: str, directory: str, *, check: bool) -> dict[str, Any]:
+    """``optimize`` a function that reads one record's image; its workers start by fork, which is quickest."""
+    import litdata  # type: ignore[import-not-found]
+
+    def run(out: Path) -> None:
+        lines = Path(source, "train.jsonl").read_text(encoding="utf-8").splitlines()
+        litdata.optimize(
+            functools.partial(_record, source),
+            lines,
+            str(out),
+            chunk_bytes="64MB",
+            num_workers=WORKERS,
+            start_method="fork",
+            verbose=False,
+        )
+
+    return _timed(source, directory, run, lambda out: litdata.StreamingDataset(str(out)), check=check)
+
+
+def convert_webdataset(source: str, directory: str, *, check: bool) -> dict[str, Any]:
+    """Read a record, read its image, write both as two files of a tar."""
+    import webdataset  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    def run(out: Path) -> None:
+        out.mkdir()
+        with webdataset.ShardWriter(f"{out}/%06d.tar", maxsize=64 << 20, verbose=0) as writer:
+            for record in _records(source):
+                image = record.pop("image")
+                writer.write({"__key__": record["id"], "jpg": image, "json": record})
+
+    def stored(out: Path) -> Iterable[dict[str, Any]]:
+        for sample in webdataset.WebDataset(sorted(map(str, out.glob("*.tar"))), shardshuffle=False):
+            yield {**json.loads(sample["json"]), "image": sample["jpg"]}
+
+    return _timed(source, directory, run, stored, check=check)
 
 
 def convert_tar(source: str, directory: str, *, check: bool) -> dict[str, Any]:
     """Put the JSONL file and all images into one tar file."""
+
+    def run(out: Path) -> None:
+        subprocess.run(["tar", "-cf", str(out), "-C", source, "."], check=True)
+
+    return _timed(source, directory, run, lambda out: _records(source), check=check)
+
+
+def decode_all(source: str, directory: str, *, check: bool) -> dict[str, Any]:
+    """Decode every image with Pillow by as many processes, and do nothing else."""
+    import multiprocessing
+
+    def run(out: Path) -> None:
+        paths = sorted(map(str, Path(source, "images").rglob("*.jpg")))
+        with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+            for _ in pool.imap_unordered(_decode, paths, chunksize=64):
+                pass
+
+    return _timed(source, directory, run, lambda out: _records(source), check=check)
+
+
+def _decode(path: str) -> None:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.load()
+
+
+def _timed(
+    source: str,
+    directory: str,
+    run: Callable[[Path], None],
+    stored: Callable[[Path], Iterable[Mapping[str, Any]]],
+    *,
+    check: bool,
+) -> dict[str, Any]:
+    from benchmarks.timing import cpu_s
+
     with tempfile.TemporaryDirectory(dir=directory) as place:
+        out = Path(place) / "out"
         os.sync()
-        begin = time.perf_counter()
-        subprocess.run(["tar", "-cf", str(Path(place) / "out.tar"), "-C", source, "."], check=True)
+        cpu, begin = cpu_s(), time.perf_counter()
+        run(out)
         seconds = time.perf_counter() - begin
-        if check:  # the records, as the others should have stored them
-            return {"digest": digest_of_samples(_records(Path(source)))}
-        return _rates(source, seconds)
+        used = cpu_s() - cpu
+        if check:
+            return {"digest": digest_of_samples(stored(out))}
+    records = Path(source, "train.jsonl").read_bytes().count(b"\n")
+    return {
+        "records_per_s": records / seconds,
+        "seconds": seconds,
+        "cpu_s_per_million": used / records * 1e6,
+    }
 
 
-def _rates(source: str, seconds: float) -> dict[str, float]:
-    records = sum(1 for _ in (Path(source) / "train.jsonl").open("rb"))
-    return {"records_per_s": records / seconds, "seconds": seconds}
+def _records(source: str) -> Iterator[dict[str, Any]]:
+    with Path(source, "train.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            yield _record(source, line)
 
 
-def _records(source: Path) -> Iterator[dict[str, Any]]:
-    for line in (source / "train.jsonl").open(encoding="utf-8"):
-        record = json.loads(line)
-        record["image_path"] = record["image"]
-        record["image"] = (source / record["image"]).read_bytes()
-        yield record
+def _record(source: str, line: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(line)
+    record["image_path"] = record["image"]
+    record["image"] = Path(source, record["image"]).read_bytes()
+    return record
 
 
-def _digest_of_dataset(place: Path) -> str:
+def _stored_mds(place: Path) -> Iterable[Mapping[str, Any]]:
     """Read with the streamshard of this tree, whoever has written: stored bytes of images, values of the rest."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     from streamshard import LocalDataset
 
-    return digest_of_samples(LocalDataset(place, decode_images=False))
-
-
-def _repeated_emoji(directory: Path, records: int) -> Path:
-    """Make a source of that many records below ``directory``, each with an image file of its own."""
-    place = directory / f"emoji-{records}"
-    if (place / "train.jsonl").exists():
-        return place
-    lines = (EMOJI / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    out = []
-    for number in range(records):
-        record = json.loads(lines[number % len(lines)])
-        image = f"images/{number // 1000:03}/{number:07}.png"
-        (place / image).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(EMOJI / record["image"], place / image)
-        out.append(json.dumps({**record, "image": image, "id": f"{record['id']}-{number}"}))
-    (place / "train.jsonl").write_text("\n".join(out) + "\n", encoding="utf-8")
-    return place
+    return LocalDataset(place, decode_images=False)

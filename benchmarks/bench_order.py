@@ -21,7 +21,7 @@ def order(setting: Setting) -> Iterator[Contest]:
     largest = setting.count(SAMPLES)
     sizes = [("at its start", 0.0), ("at 90 % of the epoch", 0.9)]
     yield Contest(
-        f"order: first {BATCH_SIZE} samples of {largest:,} in {_shards(largest):,} shards",
+        f"order, at two positions: first {BATCH_SIZE} samples of {largest:,} in {_shards(largest):,} shards",
         _MODULE,
         [Party(f"{OURS}, {where}", "order_streamshard", options={"at": at}) for where, at in sizes],
         "seconds",
@@ -40,6 +40,13 @@ def order(setting: Setting) -> Iterator[Contest]:
         {"samples": beside},
         cache="none",
         checked=False,
+        work="order of an epoch",
+        goals={MOSAIC: 30},
+        unable={
+            "litdata": "orders chunks when an epoch begins; samples of a chunk when it is read",
+            "webdataset": "has no order of samples: shuffles in a buffer",
+            "zephon": "makes its order as it goes, in work of 16,384 samples",
+        },
     )
 
 
@@ -47,11 +54,11 @@ def _shards(samples: int) -> int:
     return max(1, samples // PER_SHARD)
 
 
-def _sizes(samples: int) -> Any:
+def _sizes(samples: int, shards: int | None) -> Any:
     """Sizes of shards, within 10 % of their mean, int64."""
     import numpy as np
 
-    shards = _shards(samples)
+    shards = shards or _shards(samples)
     cuts = np.arange(shards + 1) * (samples / shards)
     cuts[1:-1] += np.random.default_rng(1).uniform(-0.05, 0.05, shards - 1) * (samples / shards)
     cuts = cuts.astype(np.int64)
@@ -59,13 +66,13 @@ def _sizes(samples: int) -> Any:
     return np.diff(cuts)
 
 
-def order_streamshard(samples: int, at: float) -> dict[str, float]:
+def order_streamshard(samples: int, at: float = 0.0, shards: int | None = None) -> dict[str, float]:
     """Make the order and the first batch from a position on."""
     from streamshard.order.batches import BatchPlan
     from streamshard.order.epoch import Order
     from streamshard.order.walk import Walk
 
-    sizes = _sizes(samples)
+    sizes = _sizes(samples, shards)
     meter = Meter()
     made = Order([Walk(sizes, seed=9176)])
     plan = BatchPlan(
@@ -78,14 +85,14 @@ def order_streamshard(samples: int, at: float) -> dict[str, float]:
     return measured
 
 
-def order_mosaic(samples: int) -> dict[str, float]:
+def order_mosaic(samples: int, shards: int | None = None) -> dict[str, float]:
     """Call what StreamingDataset calls for an epoch, with its defaults for one rank on one node, one worker."""
     from types import SimpleNamespace
 
     import numpy as np
     from streaming.base.batching.random import generate_work_random_batching  # type: ignore[import-not-found]
 
-    sizes = _sizes(samples)
+    sizes = _sizes(samples, shards)
     dataset = SimpleNamespace(
         num_canonical_nodes=1,
         batch_size=BATCH_SIZE,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import ROOT, commit, describe_machine, now
+from benchmarks.child import FailedError, call
+from benchmarks.machine import commit, describe_machine, now
 
 OURS = "streamshard"
 
@@ -24,7 +23,8 @@ class Party:
     Attributes:
         name: as shown. The first party of a contest is the one that ratios are of.
         function: name of a function in the benchmark's module; it gets the options as keywords and returns a
-            flat dict of numbers. With ``check=True`` it returns ``{"digest": …}`` of all it produced instead.
+            flat dict of numbers. With ``check=True`` it returns digests of all it produced instead, by what they
+            are of: ``{"digest": …}``. Parties with digests of the same name must agree.
         peer: whose interpreter runs it; None for ours.
         options: further keywords, over those of the contest.
     """
@@ -48,6 +48,11 @@ class Contest:
         options: keywords for all functions.
         cache: state of the page cache: ``warm``, ``cold``, or ``none`` where no file is read.
         checked: whether the parties' products are compared.
+        work: short name of the row of the summary that this is; empty: it has none.
+        goals: party -> how many times better the first party is to be.
+        bounds: party -> one of its numbers, and what it may be at most.
+        unable: peer -> why it cannot do this work.
+        axis: what grows from contest to contest, and how far it has grown here, for the picture of growth.
     """
 
     title: str
@@ -58,20 +63,39 @@ class Contest:
     options: Mapping[str, Any] = field(default_factory=dict)
     cache: str = "warm"
     checked: bool = True
+    work: str = ""
+    goals: Mapping[str, float] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    unable: Mapping[str, str] = field(default_factory=dict)
+    axis: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How to run: interpreters of the peers by name, number of runs, directory for data, number of samples."""
+    """How to run.
+
+    Attributes:
+        interpreters: of the peers, by name.
+        runs: measured runs of each party.
+        directory: where data is made and kept.
+        samples: in place of each benchmark's own number; None: that number.
+        scale: factor on each benchmark's own number.
+        limit_s: seconds that one run of a party may take.
+        keep_going: a party that fails, takes too long or produces something else is left out, and the result
+            says why; else that is an error.
+    """
 
     interpreters: Mapping[str, str]
     runs: int
     directory: Path
     samples: int | None = None
+    scale: float = 1.0
+    limit_s: float = 900.0
+    keep_going: bool = False
 
     def count(self, default: int) -> int:
         """Number of samples asked for, or a benchmark's own."""
-        return default if self.samples is None else self.samples
+        return max(1, round(default * self.scale)) if self.samples is None else self.samples
 
 
 class MismatchError(Exception):
@@ -81,61 +105,104 @@ class MismatchError(Exception):
 def hold(contest: Contest, setting: Setting) -> dict[str, Any]:
     """Run a contest and return its result, ready for JSON.
 
-    Each party first does the work once unmeasured: that warms the cache and gives the digest that must be the
+    Each party first does the work once unmeasured: that warms the cache and gives the digests that must be the
     same for all. Then come the measured runs; in each one every party has its turn, the first one moving on.
 
     Raises:
-        MismatchError: products differ.
-        subprocess.CalledProcessError: a party failed; its messages are on stderr.
+        MismatchError: products differ, and ``keep_going`` is not set.
+        FailedError: a party failed or took too long, and ``keep_going`` is not set.
     """
-    parties = [party for party in contest.parties if party.peer is None or party.peer in setting.interpreters]
     machine = describe_machine(setting.directory)
-    if contest.checked:
-        digests = {party.name: _measure(contest, party, setting, check=True)["digest"] for party in parties}
-        if len(set(digests.values())) > 1:
-            raise MismatchError(f"{contest.title}: products differ: {digests}")
+    begin = time.perf_counter()
+    parties = [party for party in contest.parties if party.peer is None or party.peer in setting.interpreters]
+    failed: dict[str, str] = {}
+    agreed: dict[str, tuple[str, str]] = {}
+    for party in parties if contest.checked else ():
+        for name, digest in _tried(contest, party, setting, failed, check=True).items():
+            author, expected = agreed.setdefault(name, (party.name, digest))
+            if digest != expected:
+                difference = f"products differ: its {name} is {digest}, that of {author} {expected}"
+                if not setting.keep_going:
+                    raise MismatchError(f"{contest.title}: {party.name}: {difference}")
+                _leave_out(failed, party, difference)
     runs: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
     for turn in range(setting.runs):
         first = turn % len(parties)
         for party in [*parties[first:], *parties[:first]]:
-            runs[party.name].append(_measure(contest, party, setting))
-    missing = sorted({p.peer for p in contest.parties if p.peer and p.peer not in setting.interpreters})
+            if party.name not in failed:
+                runs[party.name].append(_tried(contest, party, setting, failed, turn=turn))
+    complete = {name: each for name, each in runs.items() if name not in failed}
     return {
+        **({"work": contest.work} if contest.work else {}),
         "title": contest.title,
         "metric": contest.metric,
         "higher_is_better": contest.higher_is_better,
         "cache": contest.cache,
-        "equal_products": contest.checked and len(parties) > 1,
+        "equal_products": contest.checked and len(complete) > 1,
         "date": now(),
         "commit": commit(),
+        "seconds": round(time.perf_counter() - begin, 1),
         "machine": machine,
         "versions": {
-            name: call(python, "benchmarks.machine", "versions", {})
+            name: call(python, "benchmarks.machine", "versions", {}, limit_s=setting.limit_s)
             for name, python in {OURS: sys.executable, **setting.interpreters}.items()
             if name == OURS or name in {party.peer for party in parties}
         },
         "options": _without_paths(contest.options),
-        "parties": {name: {"median": _medians(each), "runs": each} for name, each in runs.items()},
-        "ratios": _ratios(contest, runs),
-        "not_measured": missing,
+        **({"axis": list(contest.axis)} if contest.axis else {}),
+        "parties": {name: {"median": _medians(each), "runs": each} for name, each in complete.items()},
+        "ratios": _ratios(contest, complete),
+        **({"goals": dict(contest.goals)} if contest.goals else {}),
+        **(
+            {"bounds": {name: list(bound) for name, bound in contest.bounds.items()}}
+            if contest.bounds
+            else {}
+        ),
+        "not_measured": sorted(
+            {p.peer for p in contest.parties if p.peer and p.peer not in setting.interpreters}
+        ),
+        **({"unable": dict(contest.unable)} if contest.unable else {}),
+        **({"failed": failed} if failed else {}),
     }
 
 
-def _measure(contest: Contest, party: Party, setting: Setting, *, check: bool = False) -> dict[str, Any]:
+def _tried(
+    contest: Contest,
+    party: Party,
+    setting: Setting,
+    failed: dict[str, str],
+    *,
+    turn: int = -1,
+    check: bool = False,
+) -> dict[str, Any]:
+    """Measure, or check, one party; its failure is noted in ``failed`` where the setting allows it."""
+    number = "check" if check else f"run {turn + 1} of {setting.runs}"
+    print(
+        f"[{time.strftime('%H:%M:%S')}] {contest.title} | {party.name} | {number}",
+        file=sys.stderr,
+        flush=True,
+    )
+    try:
+        return _measure(contest, party, setting, check=check)
+    except FailedError as error:
+        if not setting.keep_going:
+            raise
+        _leave_out(failed, party, str(error))
+        return {}
+
+
+def _leave_out(failed: dict[str, str], party: Party, reason: str) -> None:
+    failed[party.name] = reason
+    print(f"  {party.name} is left out: {reason}", file=sys.stderr, flush=True)
+
+
+def _measure(contest: Contest, party: Party, setting: Setting, *, check: bool) -> dict[str, Any]:
     python = sys.executable if party.peer is None else setting.interpreters[party.peer]
     options = {**contest.options, **party.options}
     if contest.checked:
         options["check"] = check
-    return call(python, contest.module, party.function, options)
-
-
-def call(python: str, module: str, function: str, options: Mapping[str, Any]) -> Any:
-    """Call ``module.function(**options)`` in an interpreter's own process and give what it returns."""
-    with tempfile.TemporaryDirectory() as directory:
-        result = Path(directory) / "result.json"
-        command = [python, "-m", "benchmarks.child", str(result), module, function, json.dumps(dict(options))]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        return json.loads(result.read_text())
+    found: dict[str, Any] = call(python, contest.module, party.function, options, limit_s=setting.limit_s)
+    return found
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -146,18 +213,27 @@ def _ratios(
     contest: Contest, runs: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> dict[str, dict[str, float]]:
     """How many times the first party is better than each other one: median, least and most over the runs."""
-    (first, own), *others = runs.items()
-    found = {}
-    for name, theirs in others:
-        ratios = [a[contest.metric] / b[contest.metric] for a, b in zip(own, theirs, strict=True)]
+    first = contest.parties[0].name
+    return {f"{first} / {name}": ratio for name, ratio in _against(contest, runs, first)}
+
+
+def _against(
+    contest: Contest, runs: Mapping[str, Sequence[Mapping[str, float]]], first: str
+) -> Iterator[tuple[str, dict[str, float]]]:
+    for name, theirs in runs.items():
+        if name == first or first not in runs:
+            continue
+        ratios = [a[contest.metric] / b[contest.metric] for a, b in zip(runs[first], theirs, strict=True)]
         if not contest.higher_is_better:
             ratios = [1 / ratio for ratio in ratios]
-        found[f"{first} / {name}"] = {
-            "median": round(statistics.median(ratios), 3),
-            "least": round(min(ratios), 3),
-            "most": round(max(ratios), 3),
-        }
-    return found
+        yield (
+            name,
+            {
+                "median": round(statistics.median(ratios), 3),
+                "least": round(min(ratios), 3),
+                "most": round(max(ratios), 3),
+            },
+        )
 
 
 def _without_paths(options: Mapping[str, Any]) -> dict[str, Any]:

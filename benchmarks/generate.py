@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TEXT_COLUMNS = {"number": "int", "text": "str"}
 BLOB_COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
 PICTURE_COLUMNS = {"number": "int", "picture": "jpeg"}
+SHAPES = {
+    "text": "{int, 150-byte str}",
+    "blob": "{int, 20-60 kB bytes, str}",
+    "photo": "{int, JPEG of 500 × 375}",
+}
+"""Kind -> what a sample is, for titles."""
+
+_DISTINCT_PHOTOS = 200
 
 
-def text_samples(count: int) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Source:
+    """Samples that every library reads, each from files of its own format below ``directory``."""
+
+    kind: str
+    count: int
+    directory: str
+    size_limit: str = "64mb"
+
+    def place(self, library: str) -> Path:
+        """Where a library's files of these samples are, or are to be made."""
+        suffix = "" if library == "mds" else f"-{library}"
+        return Path(self.directory) / f"{self.kind}-{self.count}-{self.size_limit}{suffix}"
+
+    @property
+    def shard_nbytes(self) -> int:
+        return int(self.size_limit.removesuffix("mb")) << 20
+
+
+def text_samples(count: int, begin: int = 0) -> Iterator[dict[str, Any]]:
     """Yield {number: int, text: str of 150 ASCII letters}."""
-    for number in range(count):
+    for number in range(begin, count):
         yield {"number": number, "text": hashlib.shake_128(number.to_bytes(8, "little")).hexdigest(75)}
 
 
-def blob_samples(count: int) -> Iterator[dict[str, Any]]:
+def blob_samples(count: int, begin: int = 0) -> Iterator[dict[str, Any]]:
     """Yield {number: int, name: short str, blob: 20,000 to 60,000 bytes that do not compress}."""
-    for number in range(count):
+    for number in range(begin, count):
         word = hashlib.blake2b(number.to_bytes(8, "little"), digest_size=4).digest()
         nbytes = 20_000 + int.from_bytes(word, "little") % 40_001
         blob = hashlib.shake_128(word).digest(nbytes)
         yield {"number": number, "name": f"blob-{number}", "blob": blob}
 
 
-def picture_samples(count: int) -> Iterator[dict[str, Any]]:
+def picture_samples(count: int, begin: int = 0) -> Iterator[dict[str, Any]]:
     """Yield {number: int, picture: JPEG of 256 x 256 with 32 x 32 smooth patches of colour}."""
     from PIL import Image
 
-    for number in range(count):
-        seed = hashlib.shake_128(number.to_bytes(8, "little")).digest(32 * 32 * 3)
-        picture = Image.frombytes("RGB", (32, 32), seed).resize((256, 256), Image.Resampling.BICUBIC)
-        encoded = io.BytesIO()
-        picture.save(encoded, "JPEG", quality=85)
-        yield {"number": number, "picture": Image.open(encoded)}
+    for number in range(begin, count):
+        encoded = _jpeg(number, (32, 32), (256, 256), 85)
+        yield {"number": number, "picture": Image.open(io.BytesIO(encoded))}
 
 
 def photo_tree(directory: Path, count: int) -> Path:
@@ -50,7 +76,7 @@ def photo_tree(directory: Path, count: int) -> Path:
     place = directory / f"photos-{count}"
     if (place / "train.jsonl").exists():
         return place
-    pictures = [_photo(number) for number in range(min(count, 512))]
+    pictures = [_scene(number) for number in range(min(count, 512))]
     lines = []
     for number in range(count):
         image = f"images/{number // 1000:03}/{number:07}.jpg"
@@ -66,7 +92,7 @@ def photo_tree(directory: Path, count: int) -> Path:
     return place
 
 
-def _photo(number: int) -> bytes:
+def _scene(number: int) -> bytes:
     """Encode a JPEG of smooth patches of some 16 x 16 pixels, 5 to 150 kB."""
     from PIL import Image
 
@@ -81,10 +107,50 @@ def _photo(number: int) -> bytes:
     return encoded.getvalue()
 
 
-SAMPLES: dict[str, tuple[dict[str, str], Callable[[int], Iterator[dict[str, Any]]]]] = {
+def photo_samples(count: int, begin: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield {number: int, picture: bytes of a JPEG of 500 x 375}, some 45 kB; they repeat after 200."""
+    for number in range(begin, count):
+        yield {"number": number, "picture": _photo(number % _DISTINCT_PHOTOS)}
+
+
+@functools.cache
+def _photo(number: int) -> bytes:
+    return _jpeg(number, (63, 47), (500, 375), 90)
+
+
+def _jpeg(number: int, patches: tuple[int, int], size: tuple[int, int], quality: int) -> bytes:
+    from PIL import Image
+
+    across, down = patches
+    seed = hashlib.shake_128(number.to_bytes(8, "little")).digest(across * down * 3)
+    picture = Image.frombytes("RGB", patches, seed).resize(size, Image.Resampling.BICUBIC)
+    encoded = io.BytesIO()
+    picture.save(encoded, "JPEG", quality=quality)
+    return encoded.getvalue()
+
+
+def integer_samples(columns: int, count: int, begin: int = 0) -> Iterator[dict[str, int]]:
+    """Yield {number: int} and further integers, as many columns in all."""
+    names = [f"column{each}" for each in range(1, columns)]
+    for number in range(begin, count):
+        yield {"number": number, **dict.fromkeys(names, number)}
+
+
+WIDTHS = (1, 4, 16, 64)
+"""Numbers of columns of the kinds ``columns-1`` to ``columns-64``."""
+
+SAMPLES: dict[str, tuple[dict[str, str], Callable[..., Iterator[dict[str, Any]]]]] = {
     "text": (TEXT_COLUMNS, text_samples),
     "blob": (BLOB_COLUMNS, blob_samples),
     "picture": (PICTURE_COLUMNS, picture_samples),
+    "photo": (PICTURE_COLUMNS, photo_samples),
+    **{
+        f"columns-{width}": (
+            dict.fromkeys(["number", *(f"column{each}" for each in range(1, width))], "int"),
+            functools.partial(integer_samples, width),
+        )
+        for width in WIDTHS
+    },
 }
 """Kind -> columns and samples."""
 
@@ -93,10 +159,24 @@ def dataset(directory: Path, kind: str, count: int, *, size_limit: str = "64mb")
     """Write a dataset below ``directory`` with streamshard, unless it is there, and return its place."""
     from streamshard import MDSWriter
 
-    place = directory / f"{kind}-{count}-{size_limit}"
+    place = Source(kind, count, str(directory), size_limit).place("mds")
     if not (place / "index.json").exists():
         columns, samples = SAMPLES[kind]
         with MDSWriter(out=place, columns=columns, size_limit=size_limit) as writer:
             for sample in samples(count):
                 writer.write(sample)
     return place
+
+
+def to_pixels(picture: Any) -> Any:
+    """Give a picture of Pillow as uint8 array of shape (224, 224, 3): all of it, scaled."""
+    import numpy as np
+
+    return np.array(picture.convert("RGB").resize((224, 224), 2))  # 2: bilinear
+
+
+def bytes_to_pixels(encoded: bytes) -> Any:
+    """The same from a file's bytes."""
+    from PIL import Image
+
+    return to_pixels(Image.open(io.BytesIO(encoded)))

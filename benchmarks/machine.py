@@ -82,3 +82,9 @@ def _file_system(directory: Path) -> str:
         return "unknown"
     above = {str(directory.resolve()), *map(str, directory.resolve().parents)}
     return max((len(point), kind) for point, kind in mounts if point in above)[1]
+
+
+def memory_directory(otherwise: Path) -> Path:
+    """A directory of a file system in memory, or ``otherwise`` where there is none."""
+    memory = Path("/dev/shm")  # only directories with random names are made there
+    return memory if memory.is_dir() and os.access(memory, os.W_OK) else otherwise

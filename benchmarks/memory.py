@@ -54,3 +54,16 @@ class Meter:
             "private_mb": (private_nbytes() - self._private) / 1e6,
             "peak_mb": (peak_nbytes() - self._resident) / 1e6,
         }
+
+
+def private_nbytes_of_children() -> int:
+    """Bytes that only the processes have that this one has started."""
+    pids = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
+    return sum(_private_or_none(pid) for pid in pids)
+
+
+def _private_or_none(pid: str) -> int:
+    try:
+        return private_nbytes(pid)
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return 0

@@ -7,10 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+TORCH = "torch==2.13.0"
+"""The version that this repository develops with. Two peers need torchvision, which fits one build of torch only:
+there pip chooses both."""
+
 PEERS = {
-    "mosaicml-streaming": "mosaicml-streaming==0.13.0",
-    "litdata": "litdata==0.2.76",
-    "grain": "grain==0.2.18",
+    "mosaicml-streaming": ("mosaicml-streaming==0.13.0",),
+    "litdata": (TORCH, "litdata==0.2.76"),
+    "webdataset": (TORCH, "webdataset==1.0.2", "pillow>=10"),
+    "zephon": ("zephon[mds]==0.2.0",),
+    "grain": ("grain==0.2.18",),
 }
 """Name -> what pip installs."""
 
@@ -22,7 +28,7 @@ def set_up(directory: Path, names: Sequence[str]) -> None:
     for name in names:
         place = directory / name
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        subprocess.run([str(_python(place)), "-m", "pip", "install", "--quiet", PEERS[name]], check=True)
+        subprocess.run([str(_python(place)), "-m", "pip", "install", "--quiet", *PEERS[name]], check=True)
         print(f"{name}: {_python(place)}")
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.contest import OURS, Party, Setting, call
+from benchmarks.child import call
+from benchmarks.contest import OURS, Party, Setting
 from benchmarks.machine import commit, describe_machine, now
 
 
@@ -32,7 +33,7 @@ def conduct(survey: Survey, setting: Setting) -> dict[str, Any]:
     """Ask every party whose interpreter is there and return the result, ready for JSON.
 
     Raises:
-        subprocess.CalledProcessError: a party failed; its messages are on stderr.
+        FailedError: a party failed.
     """
     parties = [party for party in survey.parties if party.peer is None or party.peer in setting.interpreters]
     rows = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.quality_table import render_quality, summarize_quality
+from benchmarks.quality_table import render_quality
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -13,6 +13,8 @@ def render(result: Mapping[str, Any]) -> str:
     if "rows" in result:
         return render_quality(result)
     machine = result["machine"]
+    if not result["parties"]:
+        return f"### {result['title']}\n\n{_left_out(result)}\n"
     first, *_ = result["parties"]
     equal = "products equal" if result["equal_products"] else "products not compared"
     lines = [
@@ -32,38 +34,24 @@ def render(result: Mapping[str, Any]) -> str:
         times = (
             ""
             if ratio is None
-            else (f"{_number(ratio['median'])} × ({_number(ratio['least'])} to {_number(ratio['most'])})")
+            else (f"{number(ratio['median'])} × ({number(ratio['least'])} to {number(ratio['most'])})")
         )
-        values = [_number(party["median"][key]) if key in party["median"] else "" for key in keys]
+        values = [number(party["median"][key]) if key in party["median"] else "" for key in keys]
         lines.append(f"| {name} | {times} | " + " | ".join(values) + " |")
+    return "\n".join([*lines, "", _left_out(result)]).rstrip() + "\n"
+
+
+def _left_out(result: Mapping[str, Any]) -> str:
+    lines = []
     if result["not_measured"]:
-        lines += ["", f"Not measured, no interpreter given: {', '.join(result['not_measured'])}."]
-    return "\n".join(lines) + "\n"
+        lines.append(f"Not measured, no interpreter given: {', '.join(result['not_measured'])}.")
+    for name, reason in {**result.get("unable", {}), **result.get("failed", {})}.items():
+        lines.append(f"- {name}: {reason}")
+    return "\n".join(lines)
 
 
-def summarize(results: Iterable[Mapping[str, Any]]) -> str:
-    """Give one Markdown table of all ratios of some results."""
-    lines = [
-        "| work | times better, median (least to most) | first | other | unit |",
-        "| --- | ---: | --- | --- | --- |",
-    ]
-    for result in results:
-        if "rows" in result:
-            lines += summarize_quality(result)
-            continue
-        first, *others = result["parties"]
-        for name in others:
-            ratio, metric = result["ratios"][f"{first} / {name}"], result["metric"]
-            values = [_number(result["parties"][party]["median"][metric]) for party in (first, name)]
-            lines.append(
-                f"| {result['title']} | **{_number(ratio['median'])}** ({_number(ratio['least'])} to "
-                f"{_number(ratio['most'])}) | {first}: {values[0]} | {name}: {values[1]} | "
-                f"{metric.replace('_per_', '/')} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Give three digits, or all of a thousand and more."""
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
+from importlib import import_module
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_read, bench_replication, bench_scale
-from benchmarks.__main__ import BENCHMARKS, main, run
+from benchmarks import bench_replication, bench_scale
+from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
+from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
 from benchmarks.digest import digest_of_samples
+from benchmarks.generate import dataset
+from benchmarks.growth_picture import PANELS, draw
 from benchmarks.peers import interpreters
+from benchmarks.summary import BEGIN, END, summarize
+from benchmarks.table import render
 
 SAMPLES = {
     "text": 300,
+    "columns": 300,
+    "text-workers": 300,
     "blob": 12,
+    "blob-workers": 40,
     "access": 300,
+    "pictures": 40,
+    "resume": 320,
+    "epochs": 64,
     "order": 20_000,
     "quality": 320,
     "scale": 20,
     "write": 40,
     "start": 1,
+    "growth": 64,
     "convert": 30,
     "replication": 40,
 }
@@ -32,8 +48,8 @@ def test_a_size_is_known_for_every_benchmark() -> None:
     assert set(SAMPLES) == set(BENCHMARKS)
 
 
-# One whole benchmark starts some sixty processes that import torch: its first table is enough.
-_ALONE = [name for name in BENCHMARKS if name not in ("replication", "scale")]
+_BESIDE_PEERS = [name for name in BENCHMARKS if name not in ALONE]
+_WITH_WORKERS = ("text-workers", "blob-workers", "pictures", "resume", "epochs", "growth")
 
 
 @pytest.mark.slow
@@ -57,14 +73,40 @@ def test_scale_runs_but_for_its_spawned_workers(tmp_path: Path) -> None:
     _check(results)
 
 
-@pytest.mark.parametrize("name", _ALONE)
-def test_benchmark_runs_without_peers(name: str, tmp_path: Path) -> None:
-    _check(run([name], Setting({}, 1, tmp_path, SAMPLES[name])))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in _WITH_WORKERS)) for name in _BESIDE_PEERS],
+)
+def test_our_parties_do_the_same_work(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: what starting one for each party adds is tested with the command, below."""
+    for attribute in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, attribute, getattr(os, attribute))  # one party puts nothing in their place
+    contests = 0
+    for contest in BENCHMARKS[name](Setting({}, 1, tmp_path, SAMPLES[name])):
+        assert isinstance(contest, Contest)
+        agreed: dict[str, str] = {}
+        for party in contest.parties:
+            function = getattr(import_module(contest.module), party.function)
+            if party.peer is not None:
+                continue
+            options = {**contest.options, **party.options}
+            for key, digest in (function(**options, check=True) if contest.checked else {}).items():
+                assert agreed.setdefault(key, digest) == digest, (party.name, key)
+            if party is contest.parties[0]:
+                measured = function(**options, **({"check": False} if contest.checked else {}))
+                assert measured[contest.metric] >= 0
+        assert bool(agreed) == contest.checked
+        contests += 1
+    assert contests
+
+
+def test_quality_runs_without_peers(tmp_path: Path) -> None:
+    _check(run(["quality"], Setting({}, 1, tmp_path, SAMPLES["quality"])))
 
 
 @pytest.mark.mosaic
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _ALONE)
+@pytest.mark.parametrize("name", ["text", "access", "write", "convert"])
 def test_benchmark_runs_beside_mosaicml_streaming(name: str, tmp_path: Path) -> None:
     python = os.environ.get("STREAMSHARD_MOSAIC_PYTHON")
     if not python:
@@ -72,6 +114,16 @@ def test_benchmark_runs_beside_mosaicml_streaming(name: str, tmp_path: Path) -> 
     results = run([name], Setting(interpreters([python], None), 1, tmp_path, SAMPLES[name]))
     _check(results)
     assert any("mosaicml-streaming" in result["versions"] for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _BESIDE_PEERS)
+def test_benchmark_runs_beside_all_peers(name: str, tmp_path: Path) -> None:
+    directory = os.environ.get("STREAMSHARD_PEERS")
+    if not directory:
+        pytest.skip("needs STREAMSHARD_PEERS, a directory made by python -m benchmarks setup")
+    found = interpreters([], Path(directory))
+    _check(run([name], Setting(found, 1, tmp_path, SAMPLES[name])))
 
 
 def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +136,7 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: pytest.Capt
     main(["table", str(out)])
     assert capsys.readouterr().out.strip() == measured.strip()
     main(["summary", str(out)])
-    assert f"| {results[0]['title']} |" in capsys.readouterr().out
+    assert f"| {results[1]['title']} |" in capsys.readouterr().out
 
 
 def test_an_unknown_peer_is_named() -> None:
@@ -92,18 +144,132 @@ def test_an_unknown_peer_is_named() -> None:
         interpreters(["nobody=/bin/sh"], None)
 
 
-def test_products_that_differ_are_refused(tmp_path: Path) -> None:
+def _unlike(tmp_path: Path) -> Contest:
+    """The second party is given other samples than the first; the third one fails."""
     parties = [
         Party(
-            f"of {n}",
-            "access_streamshard",
-            options={"directory": str(bench_read.dataset(tmp_path, "text", n))},
+            name,
+            "time_access",
+            options={"party": party, "count": count, "directory": str(tmp_path), "kind": "text"},
         )
-        for n in (20, 400)
+        for name, party, count in (
+            ("good", "streamshard", 20),
+            ("other", "streamshard", 40),
+            ("bad", "no", 20),
+        )
     ]
-    contest = Contest("t", "benchmarks.bench_read", parties, "samples_per_s", True, {"accesses": 20})
-    with pytest.raises(MismatchError, match="products differ"):
-        hold(contest, Setting({}, 1, tmp_path))
+    for count in (20, 40):
+        dataset(tmp_path, "text", count)
+    return Contest("t", "benchmarks.timing", parties, "samples_per_s", True, {"accesses": 20}, work="w")
+
+
+def test_products_that_differ_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match="other: products differ"):
+        hold(_unlike(tmp_path), Setting({}, 1, tmp_path))
+
+
+def test_a_party_that_fails_is_left_out_and_the_result_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = hold(_unlike(tmp_path), Setting({}, 2, tmp_path, keep_going=True))
+    assert list(result["parties"]) == ["good"]
+    assert len(result["parties"]["good"]["runs"]) == 2
+    assert "products differ" in result["failed"]["other"]
+    assert "No module named 'benchmarks.parties.of_no'" in result["failed"]["bad"]
+    assert "bad is left out" in capsys.readouterr().err
+    assert "- bad: exit status 1" in render(result)
+    assert "of_no'" in summarize([result])
+
+
+def test_a_party_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(
+        "import pathlib, subprocess, sys, time\n"
+        "def sleep(mark):\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    pathlib.Path(mark).write_text(str(child.pid))\n"
+        "    time.sleep(600)\n"
+    )
+    mark = tmp_path / "child"
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    with pytest.raises(FailedError, match="took more than 3 s"):
+        call(str(wrapper), "sleeper", "sleep", {"mark": str(mark)}, limit_s=3)
+    if mark.exists() and mark.read_text():  # on a busy machine its time was over before it had begun
+        while _runs(int(mark.read_text())):
+            time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_results_that_are_there_are_not_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    main(["order", "--samples", "20000", "--runs", "1", "--json", str(out)])
+    first = json.loads(out.read_text())
+    out.write_text(json.dumps(first[:1]))
+    main(["order", "--samples", "20000", "--runs", "1", "--json", str(out), "--resume"])
+    assert "there already" in capsys.readouterr().err
+    again = json.loads(out.read_text())
+    assert again[0] == first[0]
+    assert [result["title"] for result in again] == [result["title"] for result in first]
+
+
+def test_a_page_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    result = {
+        "work": "w", "title": "w: 3", "metric": "samples_per_s", "not_measured": ["zephon"],
+        "machine": {"cores": 2, "cpu": "c", "memory_gib": 1, "file_system": "f", "load_before": 0.1},
+        "date": "d", "commit": "abc", "versions": {"streamshard": {"python": "3.11"}},
+        "parties": {
+            "streamshard": {"median": {"samples_per_s": 300.0, "added_ms": 7.0}},
+            "litdata, not shuffled": {"median": {"samples_per_s": 100.0}},
+            "bare loop": {"median": {"samples_per_s": 900.0}},
+        },
+        "ratios": {
+            "streamshard / litdata, not shuffled": {"median": 3.0, "least": 2.0, "most": 4.0},
+            "streamshard / bare loop": {"median": 0.333, "least": 0.3, "most": 0.4},
+        },
+        "goals": {"litdata, not shuffled": 2, "bare loop": 0.7},
+        "bounds": {"streamshard": ["added_ms", 5.0]},
+        "unable": {"webdataset": "cannot"},
+    }  # fmt: skip
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps([result]))
+    main(["summary", str(results), "--into", str(page)])
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "old" not in text
+    assert "| w: 3 | samples/s | 300 | – | 100 (not shuffled) | – | – | bare loop: 900 |" in text
+    assert "| w | litdata, not shuffled | **3** (2 to 4) | 2 | reached |" in text
+    assert "| w | bare loop | **0.333** (0.3 to 0.4) | 0.7 | **not reached** |" in text
+    assert "| w | streamshard: added_ms | 7 | ≤ 5 | **not reached** |" in text
+    assert "- webdataset: cannot (w)" in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match=r"page\.md has no line"):
+        main(["summary", str(results), "--into", str(page)])
+
+
+def test_growth_is_drawn() -> None:
+    results = [
+        {
+            "axis": [axis, at],
+            "parties": {"streamshard": {"median": {metric: 10.0 * at}}},
+        }
+        for axis, (_, metric) in PANELS.items()
+        for at in (1, 2)
+    ]
+    drawn = ElementTree.fromstring(draw(results))
+    assert len(drawn.findall("{*}polyline")) == 8
+    assert len(drawn.findall("{*}rect")) == 1 + 4
 
 
 def test_digest_knows_content_and_not_order() -> None:
