@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from streamshard.convert.places import local_path
 from streamshard.errors import BlobNotFoundError, ConvertError
+from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import Store
 
@@ -27,8 +28,12 @@ class Destination(Protocol):
     def size(self, name: str) -> int | None:
         """The size of a file in bytes, ``None`` where there is none."""
 
-    def read(self, name: str) -> bytes | None:
-        """A small file, ``None`` where there is none."""
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
+        """A file, ``None`` where there is none.
+
+        Raises:
+            StorageError: it has more than ``limit`` bytes, or is no regular file.
+        """
 
     def place(self, built: Path, name: str) -> list[int | None]:
         """Move a complete local file here; gives its size and modification time in nanoseconds (or ``None``)."""
@@ -72,9 +77,9 @@ class LocalDestination:
         stamp = self.stamp(name)
         return None if stamp is None else stamp[0]
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
         try:
-            return (self._directory / name).read_bytes()
+            return LocalStore(self._directory).read(name, limit=limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -115,9 +120,9 @@ class StoreDestination:
         except BlobNotFoundError:
             return None
 
-    def read(self, name: str) -> bytes | None:
+    def read(self, name: str, *, limit: int | None = None) -> bytes | None:
         try:
-            return self._store.read(name)
+            return self._store.read(name, limit=limit)
         except BlobNotFoundError:
             return None
 

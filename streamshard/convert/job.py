@@ -43,6 +43,7 @@ from streamshard.format.sample_hashes import (
     sample_hashes_entry,
     side_basename,
 )
+from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.storage.opening import is_local
 from streamshard.write.publish import publish_file
 
@@ -111,7 +112,7 @@ class _Job:
     def _finished_before(self) -> Summary | None:
         if self._options.overwrite:
             return None
-        text = self._destination.read(INDEX_BASENAME)
+        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
         if text is None:
             return None
         where = self._destination.name
@@ -171,7 +172,7 @@ class _Job:
 
         An old index may name any file, even the input of this job: only what is named like a shard is deleted.
         """
-        text = self._destination.read(INDEX_BASENAME)
+        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
         if text is not None:
             index = parse_index(text, source=self._destination.name)
             kept = {*index.table.stored_basenames(), *side_basenames(index)}
@@ -216,7 +217,7 @@ class _Job:
         return make_plan(journal.directory, sources, chunks, options, shaping.declared)
 
     def _remove_old_index(self) -> None:
-        text = self._destination.read(INDEX_BASENAME)
+        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
         if text is None:
             return
         try:

@@ -108,7 +108,7 @@ class Journal:
         differences that made work useless, in words; empty where there was nothing or all of it is still good.
         """
         before = self._read("job.json")
-        if before is None:
+        if not isinstance(before, dict):
             self.forget(scan=True)
             differences = []
         else:
@@ -134,7 +134,8 @@ class Journal:
 
     def replaced(self) -> list[str]:
         """The files noted by :meth:`replace_later`."""
-        return [str(name) for name in self._read("replaced.json") or []]
+        names = self._read("replaced.json")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def record(
         self,
@@ -221,7 +222,7 @@ class Journal:
     def _read(self, name: str) -> Any:
         try:
             return json.loads((self.directory / name).read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
 
     def _write(self, name: str, shown: Any) -> None:

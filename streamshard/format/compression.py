@@ -173,7 +173,7 @@ def _snappy_pieces(src: BinaryIO, raw_nbytes: int | None) -> Iterator[bytes]:
     snappy = _snappy()
     # The format grows no input by more than a sixth; read no more than that could need.
     most = _MOST_RAW_NBYTES if raw_nbytes is None else raw_nbytes
-    source = src.read(32 + most + most // 6 + 1)
+    source = _read_at_most(src, 32 + most + most // 6 + 1)
     declared = _varint(source)
     if raw_nbytes is not None and declared != raw_nbytes:
         raise FormatError(f"snappy file declares {declared} bytes, the index {raw_nbytes}")
@@ -183,6 +183,15 @@ def _snappy_pieces(src: BinaryIO, raw_nbytes: int | None) -> Iterator[bytes]:
         yield bytes(snappy.decompress(source))
     except Exception as error:  # python-snappy raises its own class or cramjam's, by version
         raise FormatError(f"not a snappy file, or a broken one: {error}") from error
+
+
+def _read_at_most(src: BinaryIO, nbytes: int) -> bytes:
+    """Read up to so many bytes, taking memory only for what is there."""
+    pieces, left = [], nbytes
+    while left and (piece := src.read(min(_CHUNK, left))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _varint(source: bytes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +12,9 @@ from streamshard.format.compression import parse_compression
 from streamshard.format.encodings import parse_encoding
 from streamshard.format.schema import Schema
 
+MOST_PATH_LENGTH = 4096
+"""Most characters of a file's path in an index, as of a path on Linux."""
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can name them, no file system can
 MOST_NBYTES = (1 << 63) - 1
 """Most bytes that an entry may claim for a compressed file, so that sizes fit 64-bit arrays."""
 
@@ -186,8 +191,23 @@ def _parse_file(entry: Any, key: str) -> FileInfo:
     return FileInfo(basename, _count(entry.get("bytes"), f"{key}.bytes"), hashes)
 
 
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object; for ``object_pairs_hook``.
+
+    Raises:
+        FormatError: a key that is there twice: readers differ in which one they take.
+    """
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise FormatError(f"the key {twice!r:.80} is there twice in one object")
+    return made
+
+
 def is_safe_path(path: str) -> bool:
     """Say whether a path from an index stays below its directory on every system."""
-    if "\0" in path or "\\" in path or (path[1:2] == ":" and path[0].isalpha()):
+    if len(path) > MOST_PATH_LENGTH or "\0" in path or "\\" in path:
+        return False
+    if (path[1:2] == ":" and path[0].isalpha()) or _SURROGATE.search(path):
         return False
     return all(part not in ("", ".", "..") for part in path.split("/"))

@@ -231,7 +231,7 @@ class RawImageEncoding(Encoding):
             )
         try:
             image: Image.Image = _pillow().frombytes(mode, (width, height), bytes(payload[begin:]))
-        except (ValueError, OSError, MemoryError) as error:
+        except (ValueError, OSError, MemoryError, OverflowError) as error:
             raise FormatError(f"a raw image of {width} x {height} in mode {mode}: {error}") from error
         return image
 

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from streamshard.errors import FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry, parse_costs
-from streamshard.format.entries import EntryParser, FileInfo, ShardInfo, is_safe_path, shard_entry
+from streamshard.format.entries import (
+    EntryParser,
+    FileInfo,
+    ShardInfo,
+    is_safe_path,
+    shard_entry,
+    unique_keys,
+)
 from streamshard.format.index_scan import scan_index
 from streamshard.format.sample_hashes import (
     SAMPLE_HASHES_KEY,
@@ -199,7 +206,9 @@ def parse_index(text: bytes, *, source: str) -> Index:
 
 def _parsed_as_a_whole(text: bytes, source: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique_keys)
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{source}: not JSON ({error}); {len(text)} bytes found") from error
 

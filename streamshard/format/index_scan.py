@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from streamshard.errors import FormatError
-from streamshard.format.entries import EntryParser, ShardInfo, check_counts
+from streamshard.format.entries import MOST_PATH_LENGTH, EntryParser, ShardInfo, check_counts, unique_keys
 from streamshard.format.shard_table import Kind, ShardTable, TableBuilder
 
 # Making a pattern costs what parsing some hundred entries does.
@@ -35,7 +35,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 # Printable ASCII without quote, backslash and colon; no part begins with a dot: safe as a path, and without escapes.
 _PART = r"[!#-\-0-9;-\[\]-~ ][!#-.0-9;-\[\]-~ ]*"
 _OPEN = {
-    "name": rf'"({_PART}(?:/{_PART})*)"',
+    "name": rf'"(?=[^"]{{1,{MOST_PATH_LENGTH}}}")({_PART}(?:/{_PART})*)"',
     "hash": r'"([0-9A-Za-z]*)"',
     "count": r"(0|[1-9][0-9]{0,17})",
 }
@@ -60,7 +60,7 @@ def scan_index(text: bytes) -> tuple[ShardTable, dict[str, Any]] | None:
 class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._decode = json.JSONDecoder().raw_decode
+        self._decode = json.JSONDecoder(object_pairs_hook=unique_keys).raw_decode
         self._parser = EntryParser()
         self._builder = TableBuilder()
         self._patterns: list[_Pattern] = []

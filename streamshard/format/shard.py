@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.errors import FormatError, ShardTooLargeError
+from streamshard.format.entries import unique_keys
 from streamshard.format.index import ShardInfo
 from streamshard.format.schema import Schema
 
@@ -21,6 +22,7 @@ from streamshard.format.schema import Schema
 MAX_SHARD_NBYTES = 2**32 - 1
 # A config holds names and encodings of columns; this bounds what a hostile file can have parsed.
 _MAX_CONFIG_NBYTES = 1 << 24
+_MANY_SAMPLES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -191,18 +193,18 @@ def parse_header(
             f"shard {shard!r}: {num_samples} samples need {head_nbytes} bytes of header, the file has "
             f"{nbytes}"
         )
+    if num_samples > _MANY_SAMPLES:
+        # Before gigabytes are read for a table that a hole in a file may make up.
+        _check_ends(
+            int(np.frombuffer(_exact(read, 4, 8, shard), "<u4")[0]),
+            int(np.frombuffer(_exact(read, head_nbytes - 4, head_nbytes, shard), "<u4")[0]),
+            head_nbytes,
+            nbytes,
+            shard,
+        )
     offsets = np.frombuffer(_exact(read, 4, head_nbytes, shard), "<u4")
-    first, last = int(offsets[0]), int(offsets[-1])
-    if not head_nbytes <= first <= nbytes:
-        raise FormatError(
-            f"shard {shard!r}: the first sample is said to begin at {first}, behind a header of "
-            f"{head_nbytes} "
-            f"bytes, in a file of {nbytes}"
-        )
-    if last != nbytes:
-        raise FormatError(
-            f"shard {shard!r}: the last sample is said to end at {last}, the file has {nbytes} bytes"
-        )
+    first = int(offsets[0])
+    _check_ends(first, int(offsets[-1]), head_nbytes, nbytes, shard)
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falling.size:
         row = int(falling[0])
@@ -220,6 +222,19 @@ def parse_header(
     return ShardHeader(num_samples, offsets, config)
 
 
+def _check_ends(first: int, last: int, head_nbytes: int, nbytes: int, shard: str) -> None:
+    if not head_nbytes <= first <= nbytes:
+        raise FormatError(
+            f"shard {shard!r}: the first sample is said to begin at {first}, behind a header of "
+            f"{head_nbytes} "
+            f"bytes, in a file of {nbytes}"
+        )
+    if last != nbytes:
+        raise FormatError(
+            f"shard {shard!r}: the last sample is said to end at {last}, the file has {nbytes} bytes"
+        )
+
+
 def _exact(
     read: Callable[[int, int], bytes | memoryview], begin: int, end: int, shard: str
 ) -> bytes | memoryview:
@@ -233,7 +248,9 @@ def _exact(
 
 def _parse_config(text: bytes | memoryview, shard: str) -> dict[str, Any]:
     try:
-        config = json.loads(str(text, "utf-8"))
+        config = json.loads(str(text, "utf-8"), object_pairs_hook=unique_keys)
+    except FormatError as error:
+        raise FormatError(f"shard {shard!r}: its config: {error}") from error
     except (ValueError, RecursionError) as error:
         raise FormatError(f"shard {shard!r}: its config of {len(text)} bytes is not JSON: {error}") from error
     if not isinstance(config, dict):

@@ -14,15 +14,13 @@ from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
 from streamshard.read.sample_check import SideFile
-from streamshard.read.tables import DIGEST_NBYTES, known_index, node_index
+from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, known_index, node_index
 from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:
     from streamshard.format.index import FileInfo, Index, ShardInfo
     from streamshard.storage.store import Store
 
-# A million shards of twenty columns take some 1,000 MB of JSON; a file beyond this is no index.
-MAX_INDEX_NBYTES = 1 << 30
 # One hash is enough to find damage, so the quickest of those in the index is computed; others come after
 # these.
 _QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")

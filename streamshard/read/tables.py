@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 KEPT_FROM_NBYTES = 1 << 20
 """Texts below this (some 3,000 shards) are parsed in the time that a file takes to be looked up."""
+MAX_INDEX_NBYTES = 1 << 30
+"""A million shards of twenty columns take some 1,000 MB of JSON; a file beyond this is no index."""
 DIGEST_NBYTES = 16
 _FOLDER = "tables"
 _SUFFIX = f".v{VERSION}.table"
@@ -93,7 +95,9 @@ def known_index(file: Path, directory: Path) -> tuple[Index, str] | None:
     """
     try:
         status = file.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size < KEPT_FROM_NBYTES:  # to open a pipe would hang
+        if not stat.S_ISREG(status.st_mode):  # to open a pipe would hang
+            return None
+        if not KEPT_FROM_NBYTES <= status.st_size <= MAX_INDEX_NBYTES:
             return None
         with file.open("rb") as text:
             hashed = hashlib.blake2b(digest_size=DIGEST_NBYTES)

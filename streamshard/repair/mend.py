@@ -12,7 +12,7 @@ from streamshard.format.sample_hashes import side_basename
 from streamshard.read.keys import key_in
 from streamshard.read.sample_check import SideFile, reading_from
 from streamshard.read.verify_shard import ShardTask, safe_decoder, verify_shard
-from streamshard.repair.report import Repair, ranges
+from streamshard.repair.report import Repair, gaps
 from streamshard.repair.salvage import DamagedShard, Salvage, is_whole, raw_file_of
 from streamshard.storage.local_store import LocalStore
 from streamshard.write.encode import shard_basename, write_shard, write_side_file
@@ -215,8 +215,7 @@ class Mender:
             # Not readable for now, or not on this machine: no reason to lose anything.
             self._note(Repair(name, "undecided", f"{name!r} was left as it is: {error} ({why_not})", found))
             return Kept(info, None if task.side is None else task.side.digest)
-        kept_rows = set(rows)
-        lost = ranges([first + row for row in range(info.num_samples) if row not in kept_rows])
+        lost = gaps(rows, info.num_samples, first)
         self.old += before
         if not rows:
             message = f"{name!r}: none of its {info.num_samples:,} samples is left ({why_not})"

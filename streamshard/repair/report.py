@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -75,12 +76,7 @@ class RepairReport:
         return {"ok": self.ok, "changed": self.changed, "num_lost": self.num_lost, **asdict(self)}
 
 
-def ranges(ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Join ascending ids to half-open ranges."""
-    found: list[tuple[int, int]] = []
-    for number in ids:
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
-    return tuple(found)
+def gaps(kept: Sequence[int], count: int, first: int) -> tuple[tuple[int, int], ...]:
+    """Give the half-open ranges between ascending rows below ``count``, moved up by ``first``."""
+    bounds = [-1, *kept, count]
+    return tuple((first + a + 1, first + b) for a, b in itertools.pairwise(bounds) if b > a + 1)

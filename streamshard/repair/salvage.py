@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from streamshard.format.index import ShardInfo
     from streamshard.read.sample_check import SampleCheck
 
+_MANY_SAMPLES = 1 << 22
+
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
@@ -97,6 +99,12 @@ class DamagedShard:
             end = 8 + 4 * info.num_samples
             if self.nbytes < end:
                 raise FormatError(f"only {self.nbytes:,} bytes are there, and its offsets take {end:,}")
+            first = int(np.frombuffer(self._read(4, 8), "<u4")[0])
+            # Before a table of many megabytes is read, which may be a hole.
+            if info.num_samples > _MANY_SAMPLES and not end <= first <= self.nbytes:
+                raise FormatError(
+                    f"its first sample is said to begin at {first}, behind a header of {end} bytes"
+                )
             head = np.frombuffer(self._read(0, end), "<u4")
             if int(head[0]) != info.num_samples:
                 raise FormatError(f"it says {head[0]} samples, the index {info.num_samples}")

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from streamshard.errors import StorageError, StreamshardError
-from streamshard.format.index import INDEX_BASENAME, parse_index, side_basenames
+from streamshard.format.index import INDEX_BASENAME, is_safe_path, parse_index, side_basenames
 from streamshard.storage.local_store import LocalStore
 from streamshard.storage.locks import FileLock, LocksUnsupportedError
 from streamshard.storage.store import sync_directory, sync_file
@@ -119,9 +119,14 @@ class Transaction:
         if journal.exists():
             try:
                 names = json.loads(journal.read_bytes())
-            except ValueError:
-                names = []
-            self._delete_what_the_index_leaves_out([name for name in names if isinstance(name, str)])
+            except (ValueError, RecursionError):
+                names = None
+            # It lies in a dataset that may be somebody else's: only what could be a shard's is deleted.
+            self._delete_what_the_index_leaves_out(
+                [name for name in names if isinstance(name, str) and is_safe_path(name) and ".mds" in name]
+                if isinstance(names, list)
+                else []
+            )
             journal.unlink()
         if self.staging.exists():
             shutil.rmtree(self.staging)

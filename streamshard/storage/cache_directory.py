@@ -153,7 +153,7 @@ class CacheDirectory:
         """The marker of ``name``, if there is a readable one, and whether we wrote that file."""
         for kind in ("written", "adopted"):
             try:
-                text = self._inside(kind, name, ".json").read_text("utf-8")
+                text = self._inside(kind, name, ".json").read_bytes()
             except OSError:
                 continue
             try:
@@ -161,7 +161,7 @@ class CacheDirectory:
                 return Marker(
                     str(fields["digest"]), int(fields["nbytes"]), int(fields["mtime_ns"])
                 ), kind == "written"
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 # Its place says whose the file is even where its text is damaged.
                 return Marker("", -1, -1), kind == "written"
         return None, False

@@ -195,12 +195,16 @@ def test_what_a_whole_parser_takes_is_taken() -> None:
     for same in (
         text.decode().encode("utf-16"),
         b"\xef\xbb\xbf" + text,
-        text[:-1] + b', "shards": ' + json.dumps(shards).encode() + b"}",
-        text.replace(b'"samples": 9', b'"samples": 3, "samples": 9'),
         text.replace(b"}, {", b"}\n\t ,\r\n{"),
         b" \n" + text + b" \n",
     ):
         assert parse_index(same, source="x").shards == expected
+    for doubled in (
+        text[:-1] + b', "shards": ' + json.dumps(shards).encode() + b"}",
+        text.replace(b'"samples": 9', b'"samples": 3, "samples": 9'),
+    ):
+        with pytest.raises(FormatError, match="is there twice in one object"):
+            parse_index(doubled, source="x")
 
 
 def test_kinds_that_take_turns_all_have_their_pattern() -> None:
