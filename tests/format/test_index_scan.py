@@ -20,8 +20,8 @@ SCHEMAS = [
     Schema.from_columns(columns) for columns in ({"n": "int", "t": "str"}, {"é ": "jpeg", "x": "float64"})
 ]
 NAMES = st.one_of(
-    st.sampled_from(["a", "a/b/c", "é", "2024-01-01T00:00/x", '"quoted"', ".hidden", "a b+c=%2e", "\ud800"]),
-    st.text(st.characters(blacklist_characters="/\\\0:."), min_size=1, max_size=5),
+    st.sampled_from(["a", "a/b/c", "é", "2024-01-01T00:00/x", '"quoted"', ".hidden", "a b+c=%2e"]),
+    st.text(st.characters(blacklist_characters="/\\\0:.", blacklist_categories=["Cs"]), min_size=1, max_size=5),
 )  # fmt: skip
 HASHES = st.dictionaries(
     st.sampled_from(["xxh64", "sha1", "later"]), st.text("0aF é\\", max_size=4), max_size=3
