@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +15,15 @@ from streamshard.order.fixed import FixedWalk
 from streamshard.order.lineup import BATCHINGS, Lineup, Part, Standing, Unit
 from streamshard.order.share import batches_at_once, has_shortcut, share
 from streamshard.order.timeline import Quotas, Segment, Splice
+from streamshard.order.voices import Found, Voices
 from streamshard.order.walk import StreamWalk, Walk
 
 __all__ = ["BATCHINGS", "Order", "RankBatches"]
 
 # Positions handled at once: temporaries of some tens of MiB at most, whatever is asked for in one call.
 _CHUNK = 1 << 18
+_CHUNK_OF_MANY = 1 << 16  # where each is of another stream, temporaries are best kept small
 _REPLACEMENTS_AT_ONCE = 64
-_WORD = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-
-# Stream, its spots, and the numbers of the positions that they are of.
-_Found: TypeAlias = "list[tuple[int, Any, NDArray[np.int64] | slice]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +111,16 @@ class Order:
         self.samples_per_epoch = quotas.per_epoch
         self.num_samples = quotas.num_samples
         self.batching = batching
-        sizes = [walk.num_samples for walk in walks]
-        self._first_ids = [sum(sizes[:number]) for number in range(len(sizes))]
         # Without any shuffle a batch keeps the order of positions: position = sample, to the letter.
         self._sorted = any(walk.shuffle != "none" for walk in walks)
+        self._voices = Voices(walks, is_sorted=self._sorted)
+        self._first_ids = self._voices.first_ids
+        # Samples of an epoch in which each lane of some stream gives two blocks.
+        self._blocks_last = min(
+            2 * walk.lanes * walk.block_rows * self.num_samples // samples
+            for walk, samples in zip(walks, quotas.per_epoch, strict=True)
+            if samples
+        )
         self._lineup = Lineup(quotas, batching=batching, seed=walks[0].seed, splice=splice)
 
     def spliced(self, splice: Splice | None, walks: Sequence[StreamWalk] | None = None) -> Order:
@@ -204,7 +206,7 @@ class Order:
             and has_shortcut(walk, size, low, high)
         ):
             short = walk
-        at_once = max(1, _CHUNK // size)
+        at_once = max(1, (_CHUNK if len(self.walks) == 1 else _CHUNK_OF_MANY) // size)
         if short:
             at_once = batches_at_once(short, size, low, high, _CHUNK)
         at_once = min(at_once, self._batches_together(step, size))
@@ -244,7 +246,7 @@ class Order:
                 return np.arange(begin, end, dtype=np.int64)[chosen_part]
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(parts, epoch, begin, offsets)
-        return self._chosen(found, offsets.size, 1, chosen_part, device) + begin
+        return self._voices.chosen(found, 1, chosen_part, device) + begin
 
     def global_batch(
         self, plan: BatchPlan, epoch: int, batch: int
@@ -264,8 +266,8 @@ class Order:
         runs = self._lineup.runs(plan.ranks) if tail < 0 else 1
         chosen = offsets
         if tail < 0 or not self._is_dealt_in_order(plan, tail):
-            chosen = self._chosen(found, offsets.size, 1, slice(None), runs)
-        ids = self._ids(found, chosen, offsets.size)
+            chosen = self._voices.chosen(found, 1, slice(None), runs)
+        ids = self._voices.ids(found, chosen)
         shared = []
         for rank in range(plan.ranks):
             full = slice(*plan.rank_span(end - begin, rank))
@@ -314,10 +316,9 @@ class Order:
         most = 1 << 62
         if len(self.walks) > 1:  # labels are computed for the batches in between, too
             most = max(1, 4 * _CHUNK // (step * size))
-        for walk, samples in zip(self.walks, self.samples_per_epoch, strict=True):
-            # Batches that each need blocks of their own go one by one: else blocks in between are made too.
-            if (step - 1) * size * samples > 2 * walk.lanes * walk.block_rows * self.num_samples:
-                most = 1
+        # Batches that each need blocks of their own go one by one: else blocks in between are made too.
+        if (step - 1) * size > self._blocks_last:
+            most = 1
         return most
 
     def _full_batches(
@@ -348,8 +349,8 @@ class Order:
         offsets = (starts[:, None] + np.arange(size, dtype=np.int64)).ravel()
         found = self._spots(parts, epoch, position, offsets)
         runs = self._lineup.runs(plan.ranks)
-        chosen = self._chosen(found, offsets.size, batches.size, slice(low, high), runs)
-        return self._ids(found, chosen, offsets.size)
+        chosen = self._voices.chosen(found, batches.size, slice(low, high), runs)
+        return self._voices.ids(found, chosen)
 
     def _is_dealt_in_order(self, plan: BatchPlan, tail: int) -> bool:
         """Whether a shorter batch is dealt over several steps, each of which must have the positions that come next."""
@@ -368,8 +369,8 @@ class Order:
         found = self._spots(parts, epoch, begin, offsets)
         part = self._tail_part(plan, rank, tail)
         in_order = self._is_dealt_in_order(plan, tail)
-        chosen = offsets[part] if in_order else self._chosen(found, offsets.size, 1, part, 1)
-        samples = self._ids(found, chosen, offsets.size)
+        chosen = offsets[part] if in_order else self._voices.chosen(found, 1, part, 1)
+        samples = self._voices.ids(found, chosen)
         if plan.rank_padding(plan.full_batches + tail, rank):
             samples = np.concatenate((samples, self._pad_id(plan, epoch, rank, tail)))
         return samples
@@ -396,77 +397,13 @@ class Order:
         begin, number = self.walks[stream].pass_of(last)
         return stream, begin + (last + 1 - back - begin) % number
 
-    def _ids(self, found: _Found, chosen: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Give the sample ids of the chosen ones of ``count`` positions."""
-        if len(found) == 1:
-            stream, spots, _ = found[0]
-            samples = self.walks[stream].samples(spots, chosen)
-            return samples + self._first_ids[stream] if stream else samples
-        owner = np.empty(count, dtype=np.int64)
-        number = np.empty(count, dtype=np.int64)
-        for stream, spots, here in found:
-            owner[here] = stream
-            number[here] = np.arange(spots.row.size)
-        owner, number = owner[chosen], number[chosen]
-        samples = np.empty(chosen.size, dtype=np.int64)
-        by_owner = np.argsort(owner, kind="stable")
-        ends = np.searchsorted(owner[by_owner], [stream for stream, _, _ in found], side="right")
-        for (stream, spots, _), mine in zip(found, np.split(by_owner, ends[:-1]), strict=True):
-            samples[mine] = self.walks[stream].samples(spots, number[mine]) + self._first_ids[stream]
-        return samples
-
-    def _chosen(self, found: _Found, count: int, batches: int, part: slice, runs: int) -> NDArray[np.int64]:
-        """Sort each of ``batches`` equal batches of ``count`` positions; give the numbers in a part of each.
-
-        With ``runs`` > 1, a batch is made of that many equal runs of one stream each, which keep their places:
-        what a stream has in all of its runs is sorted and cut into them.
-        """
-        numbers = np.arange(count, dtype=np.int64)
-        if not self._sorted:
-            return numbers.reshape(batches, -1)[:, part].ravel()
-        if len(found) == 1:
-            keys = self.walks[found[0][0]].sort_keys(found[0][1])
-        else:
-            keys = np.empty(count, dtype=np.uint64)
-            for stream, spots, here in found:
-                keys[here] = self.walks[stream].sort_keys(spots)
-        if runs > 1 and len(found) > 1:
-            return self._in_runs(found, keys, batches, runs)[:, part].ravel()
-        keys <<= _WORD
-        keys |= numbers.view(np.uint64)
-        packed = keys.reshape(batches, -1)
-        packed.sort(axis=1)
-        ordered: NDArray[np.int64] = (packed[:, part] & _LOW).ravel().view(np.int64)
-        return ordered
-
-    def _in_runs(self, found: _Found, keys: NDArray[np.uint64], batches: int, runs: int) -> NDArray[np.int64]:
-        streams = np.empty(keys.size, dtype=np.int64)
-        for stream, _, here in found:
-            streams[here] = stream
-        batch = np.repeat(np.arange(batches, dtype=np.int64), keys.size // batches)
-        ordered = np.lexsort((keys, streams, batch)).reshape(batches, runs, -1)
-        # Run number i of a batch, counted stream by stream, lies where the stable order of labels says.
-        places = np.argsort(streams.reshape(batches, runs, -1)[:, :, 0], axis=1, kind="stable")
-        placed = np.empty_like(ordered)
-        np.put_along_axis(placed, places[:, :, None], ordered, axis=1)
-        return placed.reshape(batches, -1)
-
-    def _spots(self, parts: Sequence[Part], epoch: int, position: int, offsets: NDArray[np.int64]) -> _Found:
-        """Find position + offsets: for each stream met, its spots and the places in ``offsets`` that they fill."""
+    def _spots(self, parts: Sequence[Part], epoch: int, position: int, offsets: NDArray[np.int64]) -> Found:
         first_part = parts[0].segment
         labelled = self._lineup.labelled(parts, epoch, position, offsets)
         if labelled is None:
             index = first_part.cursors[0] + position - first_part.begin
-            return [(0, self.walks[0].spots(index, offsets), slice(None))]
-        streams, ranks = labelled
-        order = np.argsort(streams, kind="stable")
-        met, begins = np.unique(streams[order], return_index=True)
-        found: _Found = []
-        for stream, here in zip(met.tolist(), np.split(order, begins[1:]), strict=True):
-            first = int(ranks[here[0]])
-            index = first_part.cursors[stream] + first
-            found.append((stream, self.walks[stream].spots(index, ranks[here] - first), here))
-        return found
+            return self._voices.of_one(index, offsets)
+        return self._voices.of_many(first_part.cursors, *labelled)
 
     def _check(self, plan: BatchPlan, epoch: int, first: int, last: int, step: int, rank: int) -> None:
         if epoch < 0:

@@ -37,7 +37,7 @@ class FixedWalk:
     has the shards. Those are a shorter stream of their own, walked with the same lanes and window.
 
     Args:
-        samples_per_shard, seed, stream, shuffle, lanes, window, block_size: as those of :class:`Walk`.
+        samples_per_shard, seed, stream, shuffle, lanes, window, block_size, scattered: as those of :class:`Walk`.
         samples: n, at least 1.
     """
 
@@ -52,6 +52,7 @@ class FixedWalk:
         lanes: int | None = None,
         window: int | None = None,
         block_size: int | None = None,
+        scattered: bool = False,
     ) -> None:
         self.whole = Walk(
             samples_per_shard,
@@ -61,6 +62,7 @@ class FixedWalk:
             lanes=lanes,
             window=window,
             block_size=block_size,
+            scattered=scattered,
         )
         if samples < 1 or stream >= _PART_STREAM:
             raise ValueError(
@@ -74,6 +76,7 @@ class FixedWalk:
         self.shuffle = self.whole.shuffle
         self.lanes = self.whole.lanes
         self.window = self.whole.window
+        self.scattered = self.whole.scattered
         self._sizes = samples_per_shard
         self._passes, self._rest = divmod(samples, self.num_samples)
         self._part: Walk | None = None
@@ -92,6 +95,7 @@ class FixedWalk:
                 shuffle=self.shuffle,
                 lanes=self.lanes,
                 window=self.window,
+                scattered=self.scattered,
             )
 
     @property
@@ -166,9 +170,9 @@ class FixedWalk:
                 ids[mine] = part - self._part_begins[shards] + self._begins[shards]
         return ids
 
-    def renewed(self, *, stream: int, lanes: int, window: int) -> FixedWalk:
-        """Give the same walk with another stream number, lanes and window."""
-        if (stream, lanes, window) == (self.stream, self.lanes, self.window):
+    def renewed(self, *, stream: int, lanes: int, window: int, scattered: bool = False) -> FixedWalk:
+        """Give the same walk with another stream number, lanes and window, scattered or not."""
+        if (stream, lanes, window, scattered) == (self.stream, self.lanes, self.window, self.scattered):
             return self
         return FixedWalk(
             self._sizes,
@@ -178,6 +182,7 @@ class FixedWalk:
             shuffle=self.shuffle,
             lanes=lanes,
             window=window,
+            scattered=scattered,
         )
 
     def pass_of(self, index: int) -> tuple[int, int]:

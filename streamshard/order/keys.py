@@ -21,6 +21,7 @@ PIECE_SAMPLES = 4  # samples of a piece, per pass
 BLOCK_SAMPLES = 5  # samples of a block, per pass
 WHOLE_PASS = 6  # shuffle="full"
 LABELS = 7  # batching_method="random"
+SCATTERED = 8  # blocks and pieces of a pass of a scattered stream
 
 
 @dataclass(frozen=True, slots=True)

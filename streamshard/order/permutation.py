@@ -1,6 +1,11 @@
-"""Keyed permutations: whole ones by sorting random words, single places of huge ones by a Feistel network."""
+"""Keyed permutations: whole ones by sorting random words, single places of huge ones by a Feistel network.
+
+Places of very many permutations at once, each with a key and a size of its own, by another (:func:`scattered`).
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +16,11 @@ from streamshard.order.keys import Key
 SLICED_FROM = 1 << 16
 
 _ROUNDS = 12
+_SCATTERED_ROUNDS = 8
+_SCATTERED_SLICE = 1 << 13  # some ten temporaries of it stay in the processor's cache
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio
+_HASH = np.uint64(0xD6E8FEB86659FD93)  # the multiplier of Pelle Evensen's and Rob Murphy's "rrxmrrxmsx" mixers
+_HALF = np.uint64(32)
 _SLICE = 1 << 14  # elements evaluated at once, so that the temporaries stay in the processor's cache
 
 
@@ -91,3 +101,74 @@ class Bijection:
         mixed *= self._finishers[turn]
         mixed >>= np.uint64(64 - bits)
         return mixed
+
+
+def scattered(
+    places: NDArray[np.int64], sizes: NDArray[np.int64], words: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Give the image of each place under a permutation of 0 … size-1 of its own.
+
+    An alternating Feistel network on Z_a x Z_b with a·b just above the size, walked on where it leaves the range (as
+    :class:`Bijection`): the numeric form of "FE1" (Bellare et al., "Format-preserving encryption", 2009). The round
+    function is a multiply-xorshift-multiply hash of the other half, the word and the round. Made for shuffling.
+
+    Args:
+        places: each in [0, size), shape (n,).
+        sizes: from 1 to 2**53, shape (n,).
+        words: the permutations' keys, shape (n,).
+    """
+    images = np.empty(places.size, dtype=np.int64)
+    for begin in range(0, places.size, _SCATTERED_SLICE):
+        part = slice(begin, begin + _SCATTERED_SLICE)
+        images[part] = _scattered_once(places[part], sizes[part], words[part])
+    outside = np.flatnonzero(images >= sizes)
+    while outside.size:
+        again = _scattered_once(images[outside], sizes[outside], words[outside])
+        images[outside] = again
+        outside = outside[again >= sizes[outside]]
+    return images
+
+
+def _scattered_once(
+    places: NDArray[np.int64], sizes: NDArray[np.int64], words: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    # Quotients of whole numbers up to 2**53 by ones up to 2**27 are far enough from the next integer for floats.
+    size = sizes.astype(np.float64)
+    rows = np.maximum(2.0, np.floor(np.sqrt(size)))
+    columns = np.ceil(size / rows)
+    high = np.floor(places / columns)
+    low = places - high * columns
+    moduli = (rows.astype(np.uint64), columns.astype(np.uint64))
+    halves = (high.astype(np.uint64), low.astype(np.uint64))
+    word = words.copy()
+    mixed, shifted = np.empty_like(word), np.empty_like(word)
+    for turn in range(_SCATTERED_ROUNDS):
+        mine, modulus = halves[turn % 2], moduli[turn % 2]
+        np.multiply(halves[1 - turn % 2], _GOLDEN, out=mixed)
+        mixed += word
+        np.right_shift(mixed, _HALF, out=shifted)
+        mixed ^= shifted
+        mixed *= _HASH
+        mixed >>= _HALF
+        mixed *= modulus  # below 2**60: a number below 2**32 times one below 2**28
+        mixed >>= _HALF
+        mine += mixed
+        # Without a branch: a number below the modulus wraps round when it is taken off.
+        np.subtract(mine, modulus, out=shifted)
+        np.minimum(mine, shifted, out=mine)
+        word += _HASH
+    joined: NDArray[np.uint64] = halves[0] * moduli[1]
+    joined += halves[1]
+    return joined.view(np.int64)
+
+
+def mixed_words(words: NDArray[np.uint64], numbers: NDArray[Any]) -> NDArray[np.uint64]:
+    """Make a word of each word and number: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    mixed: NDArray[np.uint64] = (numbers.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    mixed += words
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

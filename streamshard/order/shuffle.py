@@ -30,7 +30,7 @@ _ALIASES = {
 }
 
 # Lanes of fewer pieces keep their first piece whole: a cut would cost a larger share of what they hold.
-_STAGGER_FROM = 16
+STAGGER_FROM = 16
 
 
 def parse_shuffle(name: str | None) -> str:
@@ -55,7 +55,7 @@ def lane_pass(
     begin, end = int(lanes.lane_pieces[lane]), int(lanes.lane_pieces[lane + 1])
     order = permutation(Key(PIECE_ORDER, seed, stream, turn, lane), end - begin) + begin
     begins, counts = lanes.piece_begins[order], lanes.piece_counts[order]
-    if order.size >= _STAGGER_FROM:
+    if order.size >= STAGGER_FROM:
         begins, counts = _stagger(begins, counts, *bit_reversed(lane, lanes.count))
     samples_key = Key(PIECE_SAMPLES, seed, stream, turn, lane)
     block_key = Key(BLOCK_SAMPLES, seed, stream, turn, lane)

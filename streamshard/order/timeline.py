@@ -201,6 +201,7 @@ class Timeline:
         nothing = (0,) * len(quotas.per_epoch)
         self._plain = _eras(quotas, [], 0, nothing)
         self._spliced = self._plain
+        self._held: tuple[_Era, int, tuple[Segment, ...]] | None = None
         if splice is not None:
             self._spliced = self._after(splice)
 
@@ -213,7 +214,10 @@ class Timeline:
         plain = splice is None or (epoch, start) < (splice.epoch, splice.begin)
         eras = self._plain if plain else self._spliced
         number = bisect_right(eras, epoch, key=lambda era: era.first_epoch)
-        return eras[number - 1].segments(epoch)
+        era = eras[number - 1]
+        if self._held is None or self._held[0] is not era or self._held[1] != epoch:
+            self._held = (era, epoch, era.segments(epoch))
+        return self._held[2]
 
     def size(self, epoch: int, start: int = 0) -> int:
         """Give the samples of an epoch for an iteration that begins at position ``start`` of it."""

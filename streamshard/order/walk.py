@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamshard.errors import TopologyError
 from streamshard.order.keys import WHOLE_PASS, Key
 from streamshard.order.lanes import MAX_LANES, cut_lanes, default_lanes, default_window, lane_order
+from streamshard.order.passes import Passes, Scattered
 from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
 from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
 
@@ -19,7 +20,7 @@ from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
 MAX_SAMPLES = 1 << 53
 MAX_WINDOW = (1 << 31) - 1  # more than there can be pieces in a lane, so no larger one differs from it
 
-_ROW_HASH = np.uint64(2654435769)  # 2**32 / golden ratio: neighbouring rows land far apart
+ROW_HASH = np.uint64(2654435769)  # 2**32 / golden ratio: neighbouring rows land far apart
 _WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -49,6 +50,7 @@ class StreamWalk(Protocol):
     shuffle: str
     lanes: int
     window: int
+    scattered: bool
 
     @property
     def block_rows(self) -> int: ...
@@ -57,7 +59,7 @@ class StreamWalk(Protocol):
     def samples(self, spots: Any, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]: ...
     def pass_of(self, index: int) -> tuple[int, int]: ...
     def pass_number(self, index: int) -> int: ...
-    def renewed(self, *, stream: int, lanes: int, window: int) -> StreamWalk: ...
+    def renewed(self, *, stream: int, lanes: int, window: int, scattered: bool = False) -> StreamWalk: ...
     def live_shards(self, num_nodes: int = 1) -> int: ...
     @property
     def samples_per_shard(self) -> NDArray[np.int64]: ...
@@ -76,6 +78,7 @@ class _Turn:
         self.extra_place[extra] = np.arange(extra.size)
         self.lanes: dict[int, LanePass] = {}
         self.whole: Bijection | NDArray[np.int64] | None = None
+        self.passes: Passes | None = None
 
 
 class Walk:
@@ -93,6 +96,8 @@ class Walk:
             power of two <= min(64, shards / 2). ``full`` and ``none`` have one lane, whatever is given.
         window: k, shards that are mixed at once in a lane. Default: max(2, 128 ÷ C).
         block_size: the same in samples; k = max(1, round(block_size · shards / N)).
+        scattered: find samples one by one, see :mod:`streamshard.order.passes`; for streams of a small share. Part of
+            the order. Means nothing for ``block``, ``full`` and ``none``.
 
     Raises:
         ValueError: an argument out of range, or a stream without samples.
@@ -109,6 +114,7 @@ class Walk:
         lanes: int | None = None,
         window: int | None = None,
         block_size: int | None = None,
+        scattered: bool = False,
     ) -> None:
         sizes = _checked_sizes(samples_per_shard)
         self.num_samples = int(sizes.sum())
@@ -139,6 +145,7 @@ class Walk:
             else:
                 self.window = default_window(self.lanes)
             self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)
+        self.scattered = scattered and self.shuffle in ("sliding", "shard")
         self._sizes = sizes
         self._full_rows = self.num_samples // self.lanes
         sizes_of_lanes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
@@ -171,9 +178,9 @@ class Walk:
             begin = end
         return Spots(lane, row, turns)
 
-    def renewed(self, *, stream: int, lanes: int, window: int) -> Walk:
-        """Give the same walk with another stream number, lanes and window."""
-        if (stream, lanes, window) == (self.stream, self.lanes, self.window):
+    def renewed(self, *, stream: int, lanes: int, window: int, scattered: bool = False) -> Walk:
+        """Give the same walk with another stream number, lanes and window, scattered or not."""
+        if (stream, lanes, window, scattered) == (self.stream, self.lanes, self.window, self.scattered):
             return self
         window = max(1, window) if self._cut is not None else 1
         return Walk(
@@ -183,7 +190,15 @@ class Walk:
             shuffle=self.shuffle,
             lanes=lanes,
             window=window,
+            scattered=scattered,
         )
+
+    def scattered_pass(self, turn: int, first_id: int = 0) -> Scattered:
+        """Give what the tables of one pass of a scattered walk are made from."""
+        if self._cut is None or not self.scattered:
+            raise ValueError("this walk is not scattered")
+        window = 1 if self.shuffle == "shard" else self.window
+        return Scattered(self._cut, window, self.seed, self.stream, turn, first_id)
 
     def pass_of(self, index: int) -> tuple[int, int]:
         """Give the first index and the size of the pass that an index lies in."""
@@ -210,7 +225,7 @@ class Walk:
         """
         keys = spots.row.astype(np.uint64)
         keys &= _LOW
-        keys *= _ROW_HASH
+        keys *= ROW_HASH
         keys &= _LOW
         if self.lanes == 1:
             return keys
@@ -245,7 +260,7 @@ class Walk:
     @property
     def block_rows(self) -> int:
         """Rows of a lane that a block holds, on the average; all where single places can be computed."""
-        if self._cut is None:
+        if self._cut is None or self.scattered:
             return self.num_samples
         shards = self.window if self.shuffle == "block" else 1
         return max(1, shards * self.num_samples // self.num_shards)
@@ -267,8 +282,9 @@ class Walk:
 
     def lane_of_pass(self, turn: int, lane: int) -> LanePass:
         """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""
-        if self._cut is None:
-            raise ValueError(f"shuffle={self.shuffle!r} has no lanes")
+        if self._cut is None or self.scattered:
+            what = "a scattered walk" if self.scattered else f"shuffle={self.shuffle!r}"
+            raise ValueError(f"{what} has no lanes of blocks")
         return lane_pass(
             self._cut,
             lane,
@@ -318,6 +334,10 @@ class Walk:
         known = self._turn_of(turn)
         if self.shuffle == "full":
             return self._whole_pass(known, row)
+        if self.scattered:
+            if known.passes is None:
+                known.passes = Passes.of([self.scattered_pass(turn)])
+            return known.passes.find(np.zeros(row.size, dtype=np.int64), lane, row)
         lowest = np.full(self.lanes, self.num_samples, dtype=np.int64)
         highest = np.full(self.lanes, -1, dtype=np.int64)
         np.minimum.at(lowest, lane, row)
