@@ -71,6 +71,7 @@ def _stream_to_json(stream: StreamState, is_fixed: bool) -> dict[str, Any]:
         "taken": stream.taken,
         "lanes": stream.lanes,
         "window": stream.window,
+        "scattered": stream.scattered,
         "data": dict(stream.fingerprints),
     }
 

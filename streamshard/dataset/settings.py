@@ -12,7 +12,7 @@ import numpy as np
 from streamshard._sizes import as_integer
 from streamshard.dataset.stream import Stream
 from streamshard.order.fixed import walk_of
-from streamshard.order.lanes import default_lanes, default_window
+from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default
 from streamshard.order.walk import StreamWalk
 
 if TYPE_CHECKING:
@@ -139,14 +139,15 @@ def walks_of(
         ValueError, TopologyError: an argument that ``Walk`` refuses, with the stream's name.
     """
     walks: list[StreamWalk] = []
+    total = sum(samples)
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
         sizes = opened.index.samples_per_shard
-        own_lanes, window = lanes, None
+        own_lanes, window, scattered = lanes, None, False
         if len(streams) > 1:
             # All streams together have about as many shards live as one stream would have.
-            total = sum(samples)
             own_lanes = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
             window = default_window(own_lanes, taken, total) if block_size is None else None
+            scattered = block_size is None and is_scattered_by_default(taken, total)
         try:
             walks.append(
                 walk_of(
@@ -158,6 +159,7 @@ def walks_of(
                     lanes=own_lanes,
                     window=window,
                     block_size=block_size,
+                    scattered=scattered,
                 )
             )
         except ValueError as error:

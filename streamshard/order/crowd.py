@@ -179,9 +179,7 @@ class Crowd:
             for place, (walk, turn) in enumerate(self._held)
             if walk not in lowest or 0 <= turn - lowest[walk] <= met[-1][0]
         ]
-        given = [
-            self._walks[walk].scattered_pass(turn, self._first_ids[walk]) for walk, turn in missing
-        ]
+        given = [self._walks[walk].scattered_pass(turn, self._first_ids[walk]) for walk, turn in missing]
         parts = [] if self._passes is None else [self._passes.part(*run) for run in _runs(kept)]
         self._passes = joined([*parts, Passes.of(given)])
         self._held = [*(self._held[place] for place in kept), *missing]

@@ -133,7 +133,8 @@ class Order:
         """Whether another order of the same data and arguments gives the same samples everywhere."""
         walks = zip(self.walks, other.walks, strict=True)
         return self.splice == other.splice and all(
-            (a.stream, a.lanes, a.window) == (b.stream, b.lanes, b.window) for a, b in walks
+            (a.stream, a.lanes, a.window, a.scattered) == (b.stream, b.lanes, b.window, b.scattered)
+            for a, b in walks
         )
 
     @property

@@ -13,6 +13,7 @@ from streamshard.order.permutation import permutation
 MAX_DEFAULT_LANES = 64
 MAX_LANES = 1 << 16
 LIVE_LANES = 1024  # lanes wanted at most over all streams of a job
+MAX_SCATTERED_WINDOW = 8  # a scattered pass has a table of so many entries a piece
 LIVE_SHARDS = 128  # shards wanted live at once over the whole job; 8 GiB at 64 MiB each
 
 
@@ -30,6 +31,14 @@ def default_lanes(num_shards: int, samples: int = 1, all_samples: int = 1) -> in
 def default_window(lanes: int, samples: int = 1, all_samples: int = 1) -> int:
     """Give the shards live at once in a lane of a stream that has ``samples`` of ``all_samples`` an epoch."""
     return max(2, LIVE_SHARDS * samples // (max(1, all_samples) * lanes))
+
+
+def is_scattered_by_default(samples: int, all_samples: int) -> bool:
+    """Whether samples of a stream with ``samples`` of ``all_samples`` an epoch are best computed one by one.
+
+    It is so for streams of less than a sixteenth, the same that have fewer lanes.
+    """
+    return LIVE_LANES * samples < MAX_DEFAULT_LANES * all_samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,8 @@ def _pieces_in_turn(
     if all(each.lanes.count == 1 for each in given):
         return begins, counts, pieces
     cuts = np.array(
-        [bit_reversed(lane, each.lanes.count) for each in given for lane in range(each.lanes.count)], dtype=np.int64
+        [bit_reversed(lane, each.lanes.count) for each in given for lane in range(each.lanes.count)],
+        dtype=np.int64,
     )
     first_piece = firsts_of(pieces)[:-1]
     has_first = pieces >= STAGGER_FROM
@@ -256,12 +257,16 @@ def last_row(lanes: Lanes, order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Give the lanes that the last, shorter row of a pass visits, in their order, filled up to all lanes with 0."""
     found = np.zeros(lanes.count, dtype=np.int64)
     if lanes.extra:
-        borders = np.array([lane_border(lanes.num_samples, lanes.count, lane) for lane in range(lanes.count + 1)])
+        borders = np.array(
+            [lane_border(lanes.num_samples, lanes.count, lane) for lane in range(lanes.count + 1)]
+        )
         found[: lanes.extra] = order[(np.diff(borders) > lanes.full_rows)[order]]
     return found
 
 
-def _share(numbers: NDArray[np.int64], counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.int64]:
+def _share(
+    numbers: NDArray[np.int64], counts: NDArray[np.int64], total: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """⌊number · count / total⌋, without the product where it may pass 2**63."""
     whole, rest = np.divmod(counts, total)
     share: NDArray[np.int64] = numbers * whole + numbers * rest // total

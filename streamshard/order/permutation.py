@@ -19,7 +19,9 @@ _ROUNDS = 12
 _SCATTERED_ROUNDS = 8
 _SCATTERED_SLICE = 1 << 13  # some ten temporaries of it stay in the processor's cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio
-_HASH = np.uint64(0xD6E8FEB86659FD93)  # the multiplier of Pelle Evensen's and Rob Murphy's "rrxmrrxmsx" mixers
+_HASH = np.uint64(
+    0xD6E8FEB86659FD93
+)  # the multiplier of Pelle Evensen's and Rob Murphy's "rrxmrrxmsx" mixers
 _HALF = np.uint64(32)
 _SLICE = 1 << 14  # elements evaluated at once, so that the temporaries stay in the processor's cache
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from streamshard.errors import StateError
 from streamshard.order.batches import MAX_BATCH, BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.lanes import MAX_LANES
+from streamshard.order.lanes import MAX_LANES, MAX_SCATTERED_WINDOW
 from streamshard.order.lineup import Unit
 from streamshard.order.walk import MAX_SAMPLES, MAX_WINDOW
 
@@ -36,7 +36,9 @@ _STATE_KEYS = frozenset(
 _SEGMENT_KEYS = frozenset({"begin", "unit"})
 _COLUMNS = ("name", "key", "samples", "lanes", "window", "cursor", "share", "data")
 # The streams of a segment that does not begin with the epoch say what they had given to it before.
-_LATER_COLUMNS = (*_COLUMNS, "taken")
+_TAKEN = "taken"
+# Only where some stream is.
+_SCATTERED = "scattered"
 _GONE = "gone"
 _PRINT_NBYTES = 8
 _PRINT_TEXT = re.compile(r"[A-Za-z0-9_.:+-]{1,40}=[^,=\s]{1,40}")
@@ -55,6 +57,7 @@ class StreamState:
         fingerprints: what its data is, opaque here, by kind ("layout", "xxh64", …), shortened. Two streams are
             the same where every kind that both know agrees, and they share at least one.
         taken: what it has given to the epoch; 0 where the segment begins with the epoch and that follows.
+        scattered: that of its walk.
     """
 
     name: str | None
@@ -66,6 +69,7 @@ class StreamState:
     share: int
     fingerprints: Mapping[str, str]
     taken: int = 0
+    scattered: bool = False
 
     def is_same_data(self, prints: Mapping[str, str]) -> bool:
         """Whether some (shortened) fingerprints are those of this stream's data."""
@@ -150,6 +154,7 @@ class State:
                 share,
                 shortened(prints),
                 taken if begin else 0,
+                walk.scattered,
             )
             for walk, cursor, share, taken, name, prints in rows
         )
@@ -167,7 +172,8 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the plain JSON object: dicts, lists, strings, integers, booleans and None."""
-        columns = _LATER_COLUMNS if self.begin else _COLUMNS
+        is_any_scattered = any(stream.scattered for stream in (*self.streams, *self.gone))
+        columns = _columns(self.begin, is_any_scattered)
         document: dict[str, Any] = {
             "version": self.version,
             "epoch": self.epoch,
@@ -214,9 +220,12 @@ class State:
             raise StateError(f"state: {_GONE!r} is {_shown(gone)}, expected a list of streams")
         most = min(len(streams) * MAX_SAMPLES, _MAX_POSITION)
         begin = _integer(segment, "begin", 0, most, "state: 'segment'")
-        columns = _LATER_COLUMNS if begin else _COLUMNS
-        if fields["columns"] not in (list(columns), columns):
-            raise StateError(f"state: 'columns' is {_shown(fields['columns'])}, expected {list(columns)}")
+        known = [_columns(begin, is_any_scattered) for is_any_scattered in (False, True)]
+        columns = next((each for each in known if fields["columns"] in (list(each), each)), None)
+        if columns is None:
+            raise StateError(
+                f"state: 'columns' is {_shown(fields['columns'])}, expected {list(known[0])}, or with {_SCATTERED!r}"
+            )
         if not isinstance(fields["mixture"], str):
             raise StateError(f"state: 'mixture' is {_shown(fields['mixture'])}, expected a string")
         state = cls(
@@ -250,6 +259,11 @@ class State:
             )
 
 
+def _columns(begin: int, is_any_scattered: bool) -> tuple[str, ...]:
+    columns = (*_COLUMNS, _TAKEN) if begin else _COLUMNS
+    return (*columns, _SCATTERED) if is_any_scattered else columns
+
+
 def shortened(prints: Mapping[str, str]) -> dict[str, str]:
     """Shorten fingerprints to 64 bits each: enough to notice other data, and a state stays small."""
     return {kind: _short_print(value) for kind, value in prints.items()}
@@ -272,7 +286,8 @@ def _row(stream: StreamState, columns: Sequence[str]) -> list[Any]:
         "cursor": stream.cursor,
         "share": stream.share,
         "data": ",".join(f"{kind}={value}" for kind, value in sorted(stream.fingerprints.items())),
-        "taken": stream.taken,
+        _TAKEN: stream.taken,
+        _SCATTERED: int(stream.scattered),
     }
     return [fields[column] for column in columns]
 
@@ -288,16 +303,18 @@ def _stream(document: object, columns: Sequence[str], where: str) -> StreamState
     if not texts or len(texts) > 32 or not all(_PRINT_TEXT.fullmatch(text) for text in texts):
         raise StateError(f"{where}: 'data' is {_shown(data)}, expected digests such as 'layout=…,xxh64=…'")
     samples = _integer(fields, "samples", 1, MAX_SAMPLES, where)
+    scattered = _SCATTERED in fields and bool(_integer(fields, _SCATTERED, 0, 1, where))
     return StreamState(
         name=name,
         key=_integer(fields, "key", 0, _MAX_KEY, where),
         num_samples=samples,
         lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
-        window=_integer(fields, "window", 1, MAX_WINDOW, where),
+        window=_integer(fields, "window", 1, MAX_SCATTERED_WINDOW if scattered else MAX_WINDOW, where),
         cursor=_integer(fields, "cursor", 0, min(_MAX_CURSOR, _MAX_PASSES * samples), where),
         share=_integer(fields, "share", 0, MAX_SAMPLES, where),
         fingerprints=dict(text.split("=") for text in texts),
-        taken=_integer(fields, "taken", 0, 2 * MAX_SAMPLES, where) if "taken" in fields else 0,
+        taken=_integer(fields, _TAKEN, 0, 2 * MAX_SAMPLES, where) if _TAKEN in fields else 0,
+        scattered=scattered,
     )
 
 

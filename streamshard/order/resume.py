@@ -111,7 +111,7 @@ def _compared(
     unused = (key for key in itertools.count() if key not in used)
     for number, (walk, match) in enumerate(zip(order.walks, matches, strict=True)):
         if match is None:
-            walks.append(walk.renewed(stream=next(unused), lanes=walk.lanes, window=walk.window))
+            walks.append(_renewed(walk, next(unused), walk.lanes, walk.window, walk.scattered))
             continue
         where = _where(number, names[number])
         found += _differences(f"{where} num_samples", match.num_samples, walk.num_samples)
@@ -119,11 +119,15 @@ def _compared(
             found += _differences(f"{where} lanes", match.lanes, walk.lanes)
         if settings.get(_EXPLICIT_WINDOW, "") is not None:
             found += _differences(f"{where} window", match.window, walk.window)
-        # Lanes and windows that follow from the streams' shares stay what they were: they decide which sample an
-        # index means.
-        keep = {"stream": match.key, "lanes": match.lanes, "window": match.window}
-        walks.append(walk if found else walk.renewed(**keep))
+        # What follows from the streams' shares stays what it was: it decides which sample an index means.
+        if not found:
+            walk = _renewed(walk, match.key, match.lanes, match.window, match.scattered)
+        walks.append(walk)
     return found, matches, walks
+
+
+def _renewed(walk: StreamWalk, key: int, lanes: int, window: int, scattered: bool) -> StreamWalk:
+    return walk.renewed(stream=key, lanes=lanes, window=window, scattered=scattered)
 
 
 def _continued(order: Order, saved: State, given: Sequence[int]) -> Resumed:

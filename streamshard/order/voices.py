@@ -65,9 +65,7 @@ class Voices:
         """Find the indices ``index + offsets`` of the only walk."""
         return Found(offsets.size, None, [(0, self._walks[0].spots(index, offsets), slice(None))])
 
-    def of_many(
-        self, cursors: Sequence[int], streams: NDArray[np.int64], ranks: NDArray[np.int64]
-    ) -> Found:
+    def of_many(self, cursors: Sequence[int], streams: NDArray[np.int64], ranks: NDArray[np.int64]) -> Found:
         """Find index ``cursors[stream] + rank`` of each position's stream; ranks of a stream ascend."""
         groups: list[_Group] = []
         here = np.arange(streams.size)

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from streamshard.errors import TopologyError
 from streamshard.order.keys import WHOLE_PASS, Key
-from streamshard.order.lanes import MAX_LANES, cut_lanes, default_lanes, default_window, lane_order
+from streamshard.order.lanes import (
+    MAX_LANES,
+    MAX_SCATTERED_WINDOW,
+    cut_lanes,
+    default_lanes,
+    default_window,
+    lane_order,
+)
 from streamshard.order.passes import Passes, Scattered
 from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
 from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
@@ -146,6 +153,10 @@ class Walk:
                 self.window = default_window(self.lanes)
             self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)
         self.scattered = scattered and self.shuffle in ("sliding", "shard")
+        if self.scattered and self.shuffle == "sliding" and self.window > MAX_SCATTERED_WINDOW:
+            raise ValueError(
+                f"window={self.window} of a scattered walk: expected at most {MAX_SCATTERED_WINDOW} shards"
+            )
         self._sizes = sizes
         self._full_rows = self.num_samples // self.lanes
         sizes_of_lanes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
