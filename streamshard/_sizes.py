@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import re
 from typing import Any
@@ -18,6 +19,10 @@ _BYTE_UNITS = {
 }
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+MAX_NUMBER_BITS = 2048
+"""Numbers beyond this, far above every float, are mistakes: refused by name."""
 
 
 def parse_bytes(value: int | str, *, name: str = "size") -> int:
@@ -44,7 +49,9 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
         if number is None:
             raise ValueError(f"{name}={value!r}: expected {wanted}")
         if number < 0:
-            raise ValueError(f"{name}={value!r}: must not be negative")
+            raise ValueError(f"{name}={shown(value)}: must not be negative")
+        if is_huge(number):
+            raise ValueError(f"{name}={shown(value)}: no such count can be meant; expected {wanted}")
         return number
     match = _NUMBER.fullmatch(value)
     unit = units.get(match.group(2).lower()) if match else None
@@ -55,6 +62,22 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
     # Exact arithmetic: "0.1" of a large unit must not depend on binary floating point.
     scale: int = 10 ** len(fraction)
     return (int(whole or "0") * scale + int(fraction or "0")) * unit // scale
+
+
+def is_huge(value: object) -> bool:
+    """Whether a number has so many digits that it must be a mistake, and that Python may refuse to write it."""
+    return isinstance(value, numbers.Rational) and _bits(value) > MAX_NUMBER_BITS
+
+
+def shown(value: object) -> str:
+    """Write a value for a message; a huge number as its size."""
+    if isinstance(value, numbers.Rational) and is_huge(value):
+        return f"<number of {_bits(value):,} bits>"
+    return repr(value)
+
+
+def _bits(value: numbers.Rational) -> int:
+    return max(int(value.numerator).bit_length(), int(value.denominator).bit_length())
 
 
 def as_integer(value: Any) -> int | None:

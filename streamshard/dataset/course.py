@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from torch.utils.data import get_worker_info
 
+from streamshard._sizes import as_integer, shown
 from streamshard.dataset.batching import Batching
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.handover import Beginning
@@ -132,7 +133,17 @@ class Course:
         return whereabouts(order, self._source.streams, plan, epoch, positive("num_samples", num_samples))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next ``iter()`` begin this epoch at its start."""
+        """Make the next ``iter()`` begin this epoch at its start.
+
+        Raises:
+            ValueError: no whole number from 0 to 2**53 - 2, the last epoch that a state can name with the one after.
+        """
+        number = as_integer(epoch)
+        if number is not None and number > MAX_EPOCH:
+            raise ValueError(
+                f"epoch={shown(epoch)}: states hold whole numbers up to 2**53 - 1, which all JSON readers keep, and "
+                f"name the epoch after this one at its end: expected at most {MAX_EPOCH}"
+            )
         self._turns.set_next(whole("epoch", epoch, MAX_EPOCH))
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:

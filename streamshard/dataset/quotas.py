@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from streamshard._sizes import as_integer, parse_count
+from streamshard._sizes import as_integer, is_huge, parse_count, shown
 from streamshard.dataset.weights import sample_weights, samples_per_epoch
 from streamshard.order.timeline import Quotas, shared_out
 
@@ -150,12 +150,16 @@ def _report_idle(
 def _position(value: Any) -> int:
     position = parse_count(value, name="mixture: position") if isinstance(value, str) else as_integer(value)
     if position is None or not 0 <= position <= _MAX_POSITION:
-        raise ValueError(f"mixture: position {value!r}: expected a number of samples from 0 to 2**62")
+        raise ValueError(f"mixture: position {shown(value)}: expected a number of samples from 0 to 2**62")
     return position
 
 
 def _weight(value: Any, where: str) -> Fraction:
     is_number = isinstance(value, (numbers.Real, Fraction)) and not isinstance(value, bool)
+    if is_number and is_huge(value):
+        raise ValueError(
+            f"{where}: weight {shown(value)}: too large a number; only the weights' ratios count"
+        )
     if not is_number or not 0 <= value < math.inf:
         raise ValueError(f"{where}: weight {value!r}: expected a finite number, at least 0")
     return value if isinstance(value, Fraction) else Fraction(str(value))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamshard._sizes import as_integer
+from streamshard._sizes import as_integer, shown
 from streamshard.dataset.stream import Stream
 from streamshard.order.fixed import walk_of
 from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default
@@ -61,7 +61,7 @@ def whole(name: str, value: Any, most: int | None = None) -> int:
     number = as_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         end = "" if most is None else f" to {most}"
-        raise ValueError(f"{name}={value!r}: expected a whole number from 0{end}")
+        raise ValueError(f"{name}={shown(value)}: expected a whole number from 0{end}")
     return number
 
 
@@ -71,7 +71,7 @@ def positive(name: str, value: Any) -> int | None:
         return None
     number = as_integer(value)
     if number is None or number < 1:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
+        raise ValueError(f"{name}={shown(value)}: expected a whole number of at least 1")
     return number
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamshard._sizes import parse_count
+from streamshard._sizes import is_huge, parse_count, shown
 from streamshard.storage.redact import public_url
 
 
@@ -70,6 +70,10 @@ class Stream:
                 continue
             least = 0 if key == "proportion" else math.ulp(0)
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if is_number and is_huge(value):
+                raise ValueError(
+                    f"{self}: {key}={shown(value)}: too large a number; only the streams' ratios count"
+                )
             if not is_number or not least <= value < math.inf:
                 bound = "at least 0" if key == "proportion" else "above 0"
                 raise ValueError(f"{self}: {key}={value!r} must be {bound}, and finite; expected a number")

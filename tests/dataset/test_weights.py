@@ -468,3 +468,40 @@ def test_the_weights_of_the_page_change_where_it_says(tmp_path, monkeypatch):
         write_numbers(tmp_path / name, [25] * 4, first=1000 * number)
     dataset = run_example("weights that change", tmp_path, monkeypatch)["dataset"]
     assert [shares(dataset) for _ in range(3)] == [{0: 90, 1: 10}, {0: 70, 1: 30}, {0: 50, 1: 50}]
+
+
+HUGE = 10**5000  # Python refuses to write it out
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [{"proportion": HUGE}, {"repeat": Fraction(HUGE, 3)}, {"repeat": Fraction(3, HUGE)}, {"choose": HUGE}],
+)
+def test_a_weight_of_thousands_of_digits_is_refused_by_name(weight):
+    (key,) = weight
+    with pytest.raises(ValueError, match=rf"stream 'a': {key}=<number of 16,610 bits>: "):
+        Stream(local="a", name="a", **weight)
+
+
+def test_numbers_of_thousands_of_digits_are_refused_by_name_everywhere(tmp_path):
+    write_numbers(tmp_path, [10])
+    big = "<number of 16,610 bits>"
+    for arguments, words in (
+        ({"epoch_size": HUGE}, "epoch_size="),
+        ({"mixture": [(0, {0: HUGE})]}, "mixture: position 0: stream .*: weight "),
+        ({"mixture": [(HUGE, {0: 1})]}, "mixture: position "),
+    ):
+        with pytest.raises(ValueError, match=words + big):
+            StreamingDataset(local=tmp_path, **arguments)
+
+
+def test_an_epoch_that_no_state_could_name_is_refused_with_the_reason(tmp_path):
+    write_numbers(tmp_path, [10])
+    dataset = StreamingDataset(local=tmp_path, batch_size=2)
+    dataset.set_epoch((1 << 53) - 2)
+    assert dataset.state_dict(10)["epoch"] == (1 << 53) - 1
+    for epoch, text in (((1 << 53) - 1, "9007199254740991"), (HUGE, "<number of 16,610 bits>")):
+        with pytest.raises(
+            ValueError, match=f"epoch={text}: states hold whole numbers up to 2.*at most 9007199254740990"
+        ):
+            dataset.set_epoch(epoch)
