@@ -171,6 +171,25 @@ class Passes:
         ids += self.piece_begins[piece]
         return ids
 
+    def piece_rows(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Give for each piece of a lane, in these tables' number: its first sample id, and its rows [begin, end) there.
+
+        As :meth:`LanePass.piece_rows`: those of the blocks that draw from it.
+        """
+        low = int(self.lane_begins[lane])
+        high = int(self.lane_begins[lane + 1]) if lane + 1 < self.lane_begins.size else self.firsts[-1, _ROW]
+        block = np.repeat(
+            np.arange(self.block_parts.size), np.diff(self.block_parts, append=self.part_ends.size)
+        )
+        counts = np.diff(self.part_ends, prepend=0)
+        here = (counts > 0) & (self.block_begins[block] >= low) & (self.block_begins[block] < high)
+        piece, block = self.part_pieces[here], block[here]
+        # Parts come block by block, so the first of a piece is in its first block.
+        pieces, first = np.unique(piece, return_index=True)
+        ends = np.zeros(self.piece_begins.size, dtype=np.int64)
+        np.maximum.at(ends, piece, self.block_begins[block] + self.block_sizes[block])
+        return self.piece_begins[pieces], self.block_begins[block[first]] - low, ends[pieces] - low
+
     def _moved(self, by: NDArray[np.int64]) -> Passes:
         """Count rows, lanes, blocks, parts and pieces from other numbers on."""
         return replace(

@@ -122,8 +122,7 @@ def _pass_span(walk: Walk, turn: int, part: tuple[float, float]) -> _Span:
         # A lane beside the node's own is met now and then: a batch holds the lanes in their share to within one.
         if walk.lanes > 1 and not (lane + 2 > low * walk.lanes and lane - 1 < high * walk.lanes):
             continue
-        lane_pass = walk.lane_of_pass(turn, lane)
-        samples, first, last = lane_pass.piece_rows()
+        samples, first, last = walk.piece_rows(turn, lane)
         shards.append(np.searchsorted(ends, samples, side="right"))
         begins.append(first * walk.lanes)
         stops.append(last * walk.lanes)

@@ -306,6 +306,14 @@ class Walk:
             turn=turn,
         )
 
+    def piece_rows(
+        self, turn: int, lane: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Give for each piece of a lane in pass ``turn``: its first sample id, the rows [begin, end) of its uses."""
+        if self.scattered:
+            return Passes.of([self.scattered_pass(turn)]).piece_rows(lane)
+        return self.lane_of_pass(turn, lane).piece_rows()
+
     def lane_samples(self, lane: int) -> NDArray[np.int64]:
         """Give the half-open spans of sample ids that a lane holds in every pass, shape (pieces, 2)."""
         if self._cut is None:

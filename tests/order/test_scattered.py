@@ -186,9 +186,27 @@ def test_a_batch_of_a_thousand_streams_holds_no_blocks():
     assert held - found.samples.nbytes < 12e6
 
 
+@given(SIZES, st.integers(1, 3), st.integers(1, 4))
+def test_the_uses_of_pieces_are_those_of_their_samples(sizes, lanes, window):
+    walk = Walk(np.array(sizes), seed=3, lanes=lanes, window=window, scattered=True)
+    passes = Passes.of([walk.scattered_pass(2)])
+    for lane, spans in enumerate(walk.lane_samples(lane) for lane in range(lanes)):
+        rows = np.arange(int((spans[:, 1] - spans[:, 0]).sum()))
+        ids = passes.find(np.zeros_like(rows), np.full_like(rows, lane), rows)
+        samples, begins, ends = walk.piece_rows(2, lane)
+        piece = np.argsort(samples)[np.searchsorted(np.sort(samples), ids, side="right") - 1]
+        assert (begins[piece] <= rows).all()
+        assert (rows < ends[piece]).all()
+        assert (ends - begins <= 4 * max(sizes) * window).all()
+
+
 def test_streams_of_less_than_a_sixteenth_are_scattered():
     assert not is_scattered_by_default(1, 16)
     assert is_scattered_by_default(999, 16_000)
+
+
+def few():
+    return streams([([10] * 4, 2, 2)] * 3, True)
 
 
 def states_of(order, position=50):
@@ -201,7 +219,7 @@ def states_of(order, position=50):
 def test_states_say_which_streams_are_scattered_and_only_where_any_is():
     plain = states_of(Order(many(3, 4, 10, scattered=False))).to_dict()
     assert "scattered" not in plain["columns"]
-    state = states_of(Order([*many(3, 4, 10)[:2], *many(3, 4, 10, scattered=False)[2:]]))
+    state = states_of(Order([*few()[:2], streams([([10] * 4, 2, 2)] * 3, False)[2]]))
     document = state.to_dict()
     assert document["columns"][-1] == "scattered"
     assert [row[-1] for row in document["streams"]] == [1, 1, 0]
@@ -210,7 +228,7 @@ def test_states_say_which_streams_are_scattered_and_only_where_any_is():
 
 @pytest.mark.parametrize("value", [2, -1, None, "1", True])
 def test_a_state_with_another_word_for_scattered_is_refused(value):
-    document = states_of(Order(many(3, 4, 10))).to_dict()
+    document = states_of(Order(few())).to_dict()
     document["streams"][1][-1] = value
     with pytest.raises(StateError, match="stream 1: 'scattered'"):
         State.from_dict(document)
@@ -219,14 +237,14 @@ def test_a_state_with_another_word_for_scattered_is_refused(value):
 def test_a_window_for_which_the_tables_would_be_huge_is_refused():
     with pytest.raises(ValueError, match="window=9 of a scattered walk: expected at most 8"):
         Walk(np.full(30, 5), seed=0, window=9, scattered=True)
-    document = states_of(Order(many(3, 4, 10))).to_dict()
+    document = states_of(Order(few())).to_dict()
     document["streams"][0][document["columns"].index("window")] = 100_000
     with pytest.raises(StateError, match="stream 0: 'window' is 100000, expected an integer from 1 to 8"):
         State.from_dict(document)
 
 
 def test_what_has_no_lanes_of_blocks_says_so():
-    walk = many(1, 4, 10)[0]
+    walk = few()[0]
     with pytest.raises(ValueError, match="a scattered walk has no lanes of blocks"):
         walk.lane_of_pass(0, 0)
     assert not Walk(np.full(4, 10), seed=0, shuffle="full", scattered=True).scattered
