@@ -17,8 +17,8 @@ from streamshard.cli._text import printable, say
 
 _HELP = """Turn records and the images they name into MDS shards in --out.
 
-A SOURCE is a file, folder, pattern or URL: JSONL, JSON, CSV, Parquet, Arrow, MDS, a tree of images. Image paths start
-at --image-root, else at the folder of their file. After a kill, the same command goes on where it stopped.
+A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, MDS, images. Image paths start at
+--image-root, else at their file's folder. After a kill, the same command goes on.
 """
 
 
@@ -45,9 +45,7 @@ class _ConvertCommand(click.Command):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "--from", "kind", metavar="KIND", help="What the sources are (csv, mds, …), if not told by them."
-)
+@click.option("--from", "kind", metavar="KIND", help="Kind of the sources (csv, mds, …).")
 @click.option("--out", required=True, metavar="DIR_OR_URL", help="Where the new dataset goes.")
 @click.option("--image-root", metavar="DIR_OR_URL", help="Where image paths start.")
 @click.option(
@@ -75,8 +73,10 @@ class _ConvertCommand(click.Command):
     "--on-error",
     type=click.Choice(["raise", "skip"]),
     default="raise",
-    help="At bad records: stop (default), or skip and count.",
+    help="Stop at bad records (default), or skip them.",
 )
+@click.option("--max-errors", metavar="N|P%", help="Most bad records to skip (100, 1%).")
+@click.option("--dry-run", is_flag=True, help="Say what would be made, and every problem.")
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
 @click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
 @click.option(
@@ -106,6 +106,8 @@ def command(
     costs: tuple[str, ...],
     columns: tuple[str, ...],
     rename: tuple[str, ...],
+    max_errors: str | None,
+    dry_run: bool,
     as_json: bool,
     quiet: bool,
     **rest: Any,
@@ -114,8 +116,14 @@ def command(
     # worker processes can be copies of this one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from streamshard.cli._progress import terminal_progress
-    from streamshard.convert.job import convert
-    from streamshard.convert.options import ConvertOptions, parse_costs, parse_pairs, parse_size_limit
+    from streamshard.convert import job
+    from streamshard.convert.options import (
+        ConvertOptions,
+        parse_costs,
+        parse_max_errors,
+        parse_pairs,
+        parse_size_limit,
+    )
     from streamshard.convert.progress import SilentProgress
     from streamshard.errors import StreamshardError
 
@@ -131,6 +139,7 @@ def command(
             costs=parse_costs(costs),
             columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
             rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
+            max_errors=None if max_errors is None else parse_max_errors(max_errors),
             **{name: value for name, value in rest.items() if value is not None},
         )
     except ValueError as error:
@@ -138,7 +147,7 @@ def command(
     progress = SilentProgress() if quiet else terminal_progress()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        summary = convert(options, progress)
+        summary = job.dry_run(options, progress) if dry_run else job.convert(options, progress)
     except KeyboardInterrupt:
         progress.end()
         click.echo(
@@ -159,6 +168,8 @@ def command(
     else:
         for line in summary.lines():
             say(line)
+    if dry_run and summary.skipped and options.on_error == "raise":
+        raise click.exceptions.Exit(1)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

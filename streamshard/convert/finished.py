@@ -17,14 +17,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamshard.convert.forms.form import open_form
-from streamshard.convert.images import HEAD_NBYTES
+from streamshard.convert.images import HEAD_NBYTES, check_image, own_pixel_limit
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin
 from streamshard.convert.places import ImagePlace, open_place
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.progress import Progress
 from streamshard.convert.references import Embedded, Reference
-from streamshard.convert.scan import locate_reference
+from streamshard.convert.scan import check_declared, locate_reference
 from streamshard.convert.shaping import Shaping, settled_shaping
 from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.convert.staging import in_place, stage_input, stage_tasks
@@ -62,9 +62,17 @@ class JobDigests:
 
 
 def input_digests(
-    origins: Sequence[Origin], options: ConvertOptions, num_texts: int, progress: Progress
+    origins: Sequence[Origin],
+    options: ConvertOptions,
+    num_texts: int,
+    progress: Progress,
+    *,
+    decode: bool = False,
 ) -> Mapping[str, Any]:
     """Read the sources through and give their digests; image sizes are looked up for the sample alone.
+
+    Args:
+        decode: decode the images of the sample too, since records were left out, maybe because of their images.
 
     Raises:
         ConvertError: a source that cannot be read.
@@ -77,7 +85,7 @@ def input_digests(
             sources += _staged(origin, Path(folder), number, options, progress)
         shaping = settled_shaping(sources, options)
         for source in sources:
-            _add_source(digests, source, shaping.for_source(source), options)
+            _add_source(digests, source, shaping.for_source(source), options, decode)
     progress.end()
     return digests.to_json()
 
@@ -95,8 +103,10 @@ def _staged(
     return made
 
 
-def _add_source(digests: JobDigests, source: Source, shaping: Shaping, options: ConvertOptions) -> None:
-    sizes = _ImageSizes(source, shaping, options)
+def _add_source(
+    digests: JobDigests, source: Source, shaping: Shaping, options: ConvertOptions, decode: bool
+) -> None:
+    sizes = _ImageSizes(source, shaping, options, decode)
     hashes: array[int] = array("Q")
     for _, _, text in sizes.form.spans(0, source.nbytes):
         if not text:
@@ -114,7 +124,8 @@ def _add_source(digests: JobDigests, source: Source, shaping: Shaping, options: 
 
 
 class _ImageSizes:
-    def __init__(self, source: Source, shaping: Shaping, options: ConvertOptions) -> None:
+    def __init__(self, source: Source, shaping: Shaping, options: ConvertOptions, decode: bool) -> None:
+        self._decode = decode and options.check
         self._folder = source.image_folder if options.image_root is None else options.image_root
         self._options = options
         self._shaping = shaping
@@ -125,20 +136,23 @@ class _ImageSizes:
     def of(self, text: bytes) -> int | None:
         """The sum of the sizes of a record's images; ``None`` where it cannot be converted."""
         try:
+            shaped = self._shaping.apply(self.form.parse(text, checked=False), rich=self._rich)
+            if self._decode:
+                check_declared(shaped, self._shaping.declared, self._options.max_image_pixels)
             return sum(
-                self._size(reference)
-                for references in self._shaping.apply(
-                    self.form.parse(text, checked=False), rich=self._rich
-                ).references.values()
-                for reference in references
+                self._size(reference) for references in shaped.references.values() for reference in references
             )
         except RecordProblem:
             return None
 
     def _size(self, reference: Reference) -> int:
         located = locate_reference(reference, self._opened)
-        if isinstance(located, Embedded):
-            return len(located.content)
+        if isinstance(located, Embedded) or self._decode:
+            content = located.content if isinstance(located, Embedded) else self._opened().read(located)
+            if self._decode:
+                with own_pixel_limit(self._options.max_image_pixels):
+                    check_image(content, max_pixels=self._options.max_image_pixels)
+            return len(content)
         return self._opened().head(located, HEAD_NBYTES)[0]
 
     def _opened(self) -> ImagePlace:

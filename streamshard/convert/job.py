@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
@@ -18,6 +22,7 @@ from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin, find_origins
 from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
+from streamshard.convert.problems import REJECTED_BASENAME
 from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress, SilentProgress
 from streamshard.convert.scan import ScanTask
@@ -43,6 +48,7 @@ from streamshard.format.sample_hashes import (
     sample_hashes_entry,
     side_basename,
 )
+from streamshard.format.shard import config_text, packed_size
 from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.storage.opening import is_local
 from streamshard.write.publish import publish_file
@@ -65,16 +71,55 @@ def convert(options: ConvertOptions, progress: Progress | None = None) -> Summar
     return _Job(options, progress or SilentProgress()).run()
 
 
+def dry_run(options: ConvertOptions, progress: Progress | None = None) -> Summary:
+    """Do all of a conversion but the writing: what would be made, and every problem; nothing is left behind.
+
+    Copies of inputs that have to be fetched or unpacked lie in a temporary folder (``TMPDIR``) meanwhile.
+
+    Raises:
+        ConvertError: input of which nothing can be converted.
+        StorageError: a place that cannot be read.
+    """
+    options = replace(options, on_error="skip", max_errors=None)
+    with tempfile.TemporaryDirectory(prefix="streamshard-dry-run-") as folder:
+        return _Job(options, progress or SilentProgress(), Path(folder)).dry_run()
+
+
 class _Job:
-    def __init__(self, options: ConvertOptions, progress: Progress) -> None:
+    def __init__(self, options: ConvertOptions, progress: Progress, directory: Path | None = None) -> None:
         self._options = options
         self._progress = progress
         self._began = time.monotonic()
         self._destination: Destination = open_destination(options.out, options.storage_options)
-        self._journal = Journal(work_directory(options.out, options.work_dir))
+        self._journal = Journal(directory or work_directory(options.out, options.work_dir))
         self._origins: list[Origin] = []
 
-    def run(self) -> Summary:
+    def dry_run(self) -> Summary:
+        self._look_up()
+        with Workers(self._num_workers()) as workers:
+            plan = self._planned(workers)
+        schema = plan.schema()
+        options = self._options
+        config = config_text(
+            schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
+        )
+        heads = sum(packed_size(n, 0, config) for n in np.diff(plan.begins).tolist())
+        return Summary(
+            out=self._destination.name,
+            samples=plan.num_samples,
+            shards=plan.num_shards,
+            nbytes=plan.payload_nbytes + heads,
+            raw_nbytes=plan.payload_nbytes + heads,
+            seconds=time.monotonic() - self._began,
+            columns=dict(zip(schema.names, schema.encodings, strict=True)),
+            images=plan.extra["images"],
+            skipped=plan.skipped,
+            skips=plan.skips,
+            warnings=plan.warnings,
+            dry_run=True,
+        )
+
+    def _look_up(self) -> None:
         options = self._options
         self._origins = find_origins(options.sources, options.storage_options, options.kind)
         if options.image_root is not None:
@@ -83,6 +128,9 @@ class _Job:
                 allow_outside_root=options.allow_outside_root,
                 storage_options=options.storage_options,
             )
+
+    def run(self) -> Summary:
+        self._look_up()
         finished = self._finished_before()
         if finished is not None:
             self._clear_leftovers()
@@ -130,7 +178,11 @@ class _Job:
             )
         records = facts.get("records")
         digests = input_digests(
-            self._origins, self._options, records if isinstance(records, int) else 0, self._progress
+            self._origins,
+            self._options,
+            records if isinstance(records, int) else 0,
+            self._progress,
+            decode=bool(facts.get("skipped")),
         )
         if facts.get("digests") != digests:
             raise ConvertError(
@@ -207,14 +259,21 @@ class _Job:
             self._progress.note(f"work of an interrupted run is planned anew: {difference}")
         self._remove_old_index()
         if (journal.directory / "plan.json").exists():
-            return Plan.load(journal.directory)
+            plan = Plan.load(journal.directory)
+            limit = options.error_limit(plan.extra["convert"]["records"])
+            # Else planned anew, which says what is too much.
+            if limit is None or plan.skipped.total() <= limit:
+                return plan
         # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
         # not recorded, since the run was killed in between.
         journal.replace_later(self._shard_files())
+        return self._planned(workers)
+
+    def _planned(self, workers: Workers) -> Plan:
         sources = self._stage_all(workers)
-        shaping = settled_shaping(sources, options)
+        shaping = settled_shaping(sources, self._options)
         chunks = self._scan(sources, shaping, workers)
-        return make_plan(journal.directory, sources, chunks, options, shaping.declared)
+        return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
 
     def _remove_old_index(self) -> None:
         text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
@@ -355,6 +414,14 @@ class _Job:
 
     def _publish(self, infos: Sequence[ShardInfo], extra: Mapping[str, Any]) -> None:
         built = self._journal.directory / "built"
+        rejected = self._journal.directory / REJECTED_BASENAME
+        built.mkdir(exist_ok=True)
+        if rejected.exists():
+            # A copy: a run that is killed right after this still has the list.
+            shutil.copyfile(rejected, built / REJECTED_BASENAME)
+            self._destination.place(built / REJECTED_BASENAME, REJECTED_BASENAME)
+        elif self._options.overwrite:
+            self._destination.delete(REJECTED_BASENAME)
         publish_file(built, INDEX_BASENAME, [index_text(infos, extra)])
         self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
         self._remove_leftovers()

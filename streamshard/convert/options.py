@@ -35,6 +35,7 @@ class ConvertOptions:
         shuffle: seed of one global permutation of the records, or ``None`` for the order of the input.
         check: decode every image once.
         on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
+        max_errors: most records that may be skipped, a number or a share of all records (``0.01``); ``None``: any.
         overwrite: replace a finished dataset in ``out``.
         resume: go on with what an interrupted run has left in ``out``.
         kind: what the sources are, see :data:`streamshard.convert.origins.KINDS`; ``None``: told by what they hold.
@@ -66,6 +67,7 @@ class ConvertOptions:
     shuffle: int | None = None
     check: bool = True
     on_error: str = "raise"
+    max_errors: int | float | None = None
     overwrite: bool = False
     resume: bool = True
     kind: str | None = None
@@ -90,6 +92,14 @@ class ConvertOptions:
             raise ValueError("sources=(): expected at least one JSONL file")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"on_error={self.on_error!r}: expected 'raise' or 'skip'")
+        if self.max_errors is not None and self.on_error != "skip":
+            raise ValueError(f"max_errors={self.max_errors!r}: errors are skipped with on_error='skip' alone")
+        if self.max_errors is not None and (
+            self.max_errors < 0 or (isinstance(self.max_errors, float) and not self.max_errors <= 1)
+        ):
+            raise ValueError(
+                f"max_errors={self.max_errors!r}: expected a number from 0, or a share up to 1.0"
+            )
         if "none" in self.image_keys and len(set(self.image_keys)) > 1:
             raise ValueError(f"image_keys={self.image_keys!r}: 'none' stands alone, or not at all")
         if self.work_dir is not None and is_local(self.out):
@@ -165,6 +175,12 @@ class ConvertOptions:
         """The number of processes wanted."""
         return self.workers if self.workers is not None else usable_cpus()
 
+    def error_limit(self, num_records: int) -> int | None:
+        """The most records of ``num_records`` that may be skipped; ``None``: any number."""
+        if isinstance(self.max_errors, float):
+            return int(self.max_errors * num_records)
+        return self.max_errors
+
     def scan_key(self) -> dict[str, Any]:
         """The options that decide what a scan of the input finds (with the input itself)."""
         key = {
@@ -214,6 +230,18 @@ def parse_costs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if "=" not in text:
             raise ValueError(f"--cost {text}: expected NAME=KEY, such as tokens=num_tokens")
     return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
+
+
+def parse_max_errors(text: str) -> int | float:
+    """``"100"`` → 100; ``"1%"`` → 0.01.
+
+    Raises:
+        ValueError: neither.
+    """
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else int(text)
+    except ValueError:
+        raise ValueError(f"--max-errors {text}: expected a number or a share, such as 100 or 1%") from None
 
 
 def parse_pairs(texts: Sequence[str], option: str, example: str) -> tuple[tuple[str, str], ...]:

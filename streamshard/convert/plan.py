@@ -30,8 +30,16 @@ from streamshard.convert.columns import (
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
+from streamshard.convert.problems import (
+    LISTED,
+    REJECTED_BASENAME,
+    TOO_LARGE,
+    PlacedProblem,
+    Problem,
+    counts_text,
+)
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
+from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.tally import SavedChunk, image_column_nbytes
@@ -133,10 +141,20 @@ def make_plan(
         ConvertError: records that cannot be converted (unless they are to be skipped), no records at all,
             names that clash, too many columns.
     """
-    found = _Merge(sources, chunks, options)
+    found = _Merge(sources, chunks, options, directory / REJECTED_BASENAME)
+    with found.rejected:
+        return _planned(found, directory, sources, options, declared)
+
+
+def _planned(
+    found: _Merge,
+    directory: Path,
+    sources: Sequence[Source],
+    options: ConvertOptions,
+    declared: Mapping[str, str],
+) -> Plan:
     found.read_headings()
-    if options.on_error == "raise":
-        found.refuse_problems()
+    found.refuse_problems()
     if not found.num_records:
         raise ConvertError(found.nothing_text())
     found.refuse_unknown_costs()
@@ -152,8 +170,7 @@ def make_plan(
     )
     scanned = directory / "rows.scanned"
     num_samples, payload_nbytes = found.write_rows(scanned, columns, MAX_SHARD_NBYTES - len(config) - 12)
-    if options.on_error == "raise":
-        found.refuse_problems()
+    found.refuse_problems()
     if not num_samples:
         raise ConvertError(found.nothing_text())
     rows = directory / "rows"
@@ -197,8 +214,13 @@ def _cut(rows: NDArray[Any], config_nbytes: int, options: ConvertOptions) -> NDA
 
 class _Merge:
     def __init__(
-        self, sources: Sequence[Source], chunks: Sequence[Sequence[Path]], options: ConvertOptions
+        self,
+        sources: Sequence[Source],
+        chunks: Sequence[Sequence[Path]],
+        options: ConvertOptions,
+        rejected: Path,
     ) -> None:
+        self.rejected = RejectedList(rejected)
         self._sources = sources
         self._chunks = chunks
         self._options = options
@@ -241,7 +263,9 @@ class _Merge:
                 self.findings.animated += animated
             self.problem_counts += chunk.problem_counts
             room = max(LISTED, _LISTED_SKIPS) - len(self.problems)
-            self.problems += [_placed(source, lines, problem) for problem in chunk.problems[: max(0, room)]]
+            placed = [_placed(source, lines, problem) for problem in chunk.problems]
+            self.rejected.add(placed)
+            self.problems += placed[: max(0, room)]
             self.findings.add_tags(source, lines, chunk.tags)
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
@@ -249,15 +273,23 @@ class _Merge:
         self.findings.images = sum(self._image_rows.values())
 
     def refuse_problems(self) -> None:
-        """Raise one error that lists what is wrong, if anything is."""
+        """Raise one error that lists what is wrong, if anything is, or where skipping is allowed, if too much is."""
         total = self.problem_counts.total()
         if not total:
             return
+        advice = "mend the input, or leave such records out with --on-error skip"
+        if self._options.on_error == "skip":
+            limit = self._options.error_limit(self._num_texts)
+            if limit is None or total <= limit:
+                return
+            advice = f"more than the {limit} of {self._num_texts} that --max-errors allows"
+        elif total > LISTED:
+            advice += f"; all of them are listed in {self.rejected.path}"
         listed = "\n".join(f"  {problem}" for problem in self.problems[:LISTED])
         more = f"\n  … and {total - LISTED} more" if total > LISTED else ""
         raise ConvertError(
             f"{total} record{'s' if total > 1 else ''} cannot be converted ({counts_text(self.problem_counts)}):\n"
-            f"{listed}{more}\nmend the input, or leave such records out with --on-error skip"
+            f"{listed}{more}\n{advice}"
         )
 
     def nothing_text(self) -> str:
@@ -309,6 +341,8 @@ class _Merge:
         for name, key in self._options.costs:
             if key not in self.keys:
                 known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                if key in self._options.drop or key in dict(self._options.rename):
+                    continue  # a cost goes by the names of the input
                 raise ConvertError(f"--cost {name}={key}: no record has that key; there are: {known}")
 
     def write_rows(self, path: Path, columns: ColumnPlan, largest: int) -> tuple[int, int]:
@@ -339,7 +373,9 @@ class _Merge:
                             f"the record takes {nbytes[row]} bytes, more than the {largest} that a shard can hold",
                         )
                         self.problem_counts[TOO_LARGE] += 1
-                        self.problems.append(_placed(self._sources[number], lines, problem))
+                        placed = _placed(self._sources[number], lines, problem)
+                        self.rejected.add([placed])
+                        self.problems.append(placed)
                     rows = rows[nbytes <= largest]
                 file.write(rows.tobytes())
                 num_samples += len(rows)
@@ -373,4 +409,7 @@ class _Merge:
 
 
 def _placed(source: Source, lines_before: int, problem: Problem) -> PlacedProblem:
-    return PlacedProblem(source.place(lines_before + problem.line), problem)
+    number = lines_before + problem.line
+    return PlacedProblem(
+        source.place(number), problem, source.name, source.unit or "line", source.before + number
+    )

@@ -28,35 +28,43 @@ BAD_SAMPLE = "broken sample"
 LISTED = 20
 """How many problems a message lists one by one; the rest is a number."""
 
-KEPT_PER_CHUNK = 1000
-"""How many problems one scanned chunk keeps as text."""
+KEPT_PER_CHUNK = 200_000
+"""How many problems one scanned chunk keeps as text: practically all, but no unbounded memory."""
+
+REJECTED_BASENAME = "rejected.jsonl"
+"""The list of all records left out, beside the dataset."""
 
 
 class RecordProblem(Exception):  # noqa: N818 it never leaves this package: it becomes a Problem or a ConvertError
     """A record that cannot be converted. The message does not name file and line; the caller adds them."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, path: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One refused record. ``line`` counts physical lines from 1 (array elements in a JSON array)."""
+    """One refused record. ``line`` counts physical lines from 1 (array elements in a JSON array).
+
+    ``path`` is the image reference at fault, if it was one.
+    """
 
     line: int
     reason: str
     message: str
     record_id: str | None = None
+    path: str | None = None
 
     def to_list(self) -> list[Any]:
-        return [self.line, self.reason, self.message, self.record_id]
+        return [self.line, self.reason, self.message, self.record_id, self.path]
 
     @classmethod
     def from_list(cls, row: list[Any]) -> Problem:
-        line, reason, message, record_id = row
-        return cls(int(line), str(reason), str(message), record_id)
+        line, reason, message, record_id, path = row
+        return cls(int(line), str(reason), str(message), record_id, path)
 
 
 @dataclass(slots=True)
@@ -79,10 +87,13 @@ class ProblemLog:
 
 @dataclass(frozen=True, slots=True)
 class PlacedProblem:
-    """A problem with its place: ``where`` is ``file:line``."""
+    """A problem with its place: ``where`` is ``file:line``, or ``file: row 4`` and the like."""
 
     where: str
     problem: Problem
+    file: str = ""
+    unit: str = "line"
+    number: int = 0
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem.message}"
@@ -94,6 +105,15 @@ class PlacedProblem:
         if self.problem.record_id is not None:
             shown["id"] = self.problem.record_id
         return shown
+
+    def rejected(self) -> dict[str, Any]:
+        """The line of ``rejected.jsonl``."""
+        shown: dict[str, Any] = {"file": self.file, self.unit: self.number}
+        if self.problem.record_id is not None:
+            shown["id"] = self.problem.record_id
+        if self.problem.path is not None:
+            shown["path"] = self.problem.path
+        return {**shown, "reason": self.problem.reason, "message": self.problem.message}
 
     @classmethod
     def from_json(cls, shown: dict[str, Any]) -> PlacedProblem:

@@ -47,6 +47,7 @@ _WINDOW_NBYTES = 1 << 20
 _WINDOW_IMAGES = 64
 _REMOTE_THREADS = 16
 _REMEMBERED_IMAGES = 1 << 16
+_LONGEST_PATH = 4096
 
 LISTS = ("list[jpeg]", "list[png]")
 
@@ -109,11 +110,6 @@ class _Scan:
         self._images = _ImageChecker(task)
         self._known_keys: set[str] = set()
         self._rich = task.source.kind not in (LINES, CELLS)
-        self._declared_images = {
-            name: encoding in LISTS
-            for name, encoding in task.shaping.declared.items()
-            if encoding in ("jpeg", "png") or encoding in LISTS
-        }
         self._form = open_form(task.source, task.shaping.before_names())
 
     def run(self) -> ChunkTally:
@@ -153,27 +149,26 @@ class _Scan:
             shaped = self._task.shaping.apply(record, rich=self._rich)
             pending = _Pending(line, offset, text, text_hash, shaped)
             if self._task.check:
-                self._check_declared(shaped)
+                check_declared(shaped, self._task.shaping.declared, self._task.max_image_pixels)
             for found in shaped.references.values():
-                pending.located += [self._images.locate(reference) for reference in found]
+                pending.located += [self._located(reference) for reference in found]
         except RecordProblem as problem:
             self._refuse(line, record, problem)
             return None
         return pending
 
-    def _check_declared(self, shaped: Shaped) -> None:
-        for name, item in self._declared_images.items():
-            stored = shaped.values[name]
-            for content in stored_images(stored) if item else [stored]:
-                try:
-                    check_image(content, max_pixels=self._task.max_image_pixels)
-                except RecordProblem as problem:
-                    raise RecordProblem(problem.reason, f"column {name!r}: {problem.message}") from None
+    def _located(self, reference: Reference) -> Located | Embedded:
+        try:
+            return self._images.locate(reference)
+        except RecordProblem as problem:
+            if isinstance(reference, str) and reference[:5].lower() != DATA_URI_REFERENCE:
+                problem.path = reference[:_LONGEST_PATH]
+            raise
 
     def _refuse(self, line: int, record: dict[str, Any] | None, problem: RecordProblem) -> None:
         record_id = record.get("id", record.get("__key__")) if record is not None else None
         shown = None if record_id is None else shorten(str(record_id), 100).strip("'\"")
-        self._tally.problems.add(Problem(line, problem.reason, problem.message, shown))
+        self._tally.problems.add(Problem(line, problem.reason, problem.message, shown, problem.path))
 
     def _close(self, window: list[_Pending]) -> None:
         wanted = [place for pending in window for place in pending.located]
@@ -182,6 +177,10 @@ class _Scan:
             mine = [next(checked) for _ in pending.located]
             refused = next((found for found in mine if isinstance(found, RecordProblem)), None)
             if refused is not None:
+                place = pending.located[mine.index(refused)]
+                if isinstance(place, Located):
+                    # Other records may name the same file otherwise: the problem is the file's, the path theirs.
+                    refused = RecordProblem(refused.reason, refused.message, place.reference)
                 self._refuse(pending.line, pending.shaped.values, refused)
             else:
                 self._add(pending, [found for found in mine if isinstance(found, CheckedImage)])
@@ -261,6 +260,23 @@ def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> 
         except ValueError as error:
             raise RecordProblem(BAD_COST, f"cost {name!r}, key {shorten(key, 80)}: {error}") from error
     return counted
+
+
+def check_declared(shaped: Shaped, declared: Mapping[str, str], max_pixels: int) -> None:
+    """Decode the images of declared columns.
+
+    Raises:
+        RecordProblem: one is unusable.
+    """
+    for name, encoding in declared.items():
+        if encoding not in ("jpeg", "png", *LISTS):
+            continue
+        stored = shaped.values[name]
+        for content in stored_images(stored) if encoding in LISTS else [stored]:
+            try:
+                check_image(content, max_pixels=max_pixels)
+            except RecordProblem as problem:
+                raise RecordProblem(problem.reason, f"column {name!r}: {problem.message}") from None
 
 
 def stored_images(stored: bytes) -> list[bytes]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard._sizes import format_bytes
-from streamshard.convert.problems import LISTED, PlacedProblem
+from streamshard.convert.problems import LISTED, REJECTED_BASENAME, PlacedProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What was made. ``nbytes`` counts the files as stored, ``raw_nbytes`` before compression.
 
+    With ``dry_run`` nothing was: it is what would be, before compression, with the problems as skips.
     ``finished_before`` says that an earlier run had made all of it and nothing was done;
     ``resumed_shards`` counts the shards taken over from an interrupted run.
     """
@@ -32,6 +33,7 @@ class Summary:
     warnings: tuple[str, ...] = ()
     resumed_shards: int = 0
     finished_before: bool = False
+    dry_run: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``--json``."""
@@ -51,6 +53,7 @@ class Summary:
             "warnings": list(self.warnings),
             "resumed_shards": self.resumed_shards,
             "finished_before": self.finished_before,
+            "dry_run": self.dry_run,
         }
 
     def lines(self) -> list[str]:
@@ -64,8 +67,10 @@ class Summary:
         stored = format_bytes(self.nbytes)
         if self.raw_nbytes != self.nbytes:
             stored += f" ({format_bytes(self.raw_nbytes)} raw)"
+        made = f"{self.samples} samples in {self.shards} shards, {stored}"
+        first = f"{made}, in {self.seconds:.1f} s: {self.out}"
         lines = [
-            f"{self.samples} samples in {self.shards} shards, {stored}, in {self.seconds:.1f} s: {self.out}",
+            f"nothing was written; it would be {made} before compression" if self.dry_run else first,
             "columns: " + ", ".join(f"{name} {encoding}" for name, encoding in sorted(self.columns.items())),
         ]
         for key, formats in sorted(self.images.items()):
@@ -79,12 +84,15 @@ class Summary:
             lines.append(f"resumed: {self.resumed_shards} shards were finished by an earlier run")
         if self.skipped:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self.skipped.items()))
-            lines.append(f"skipped: {sum(self.skipped.values())} records ({counts})")
+            left_out = "cannot be converted" if self.dry_run else "skipped"
+            lines.append(f"{left_out}: {sum(self.skipped.values())} records ({counts})")
             for skip in self.skips[:LISTED]:
                 named = f" (id {skip.problem.record_id})" if skip.problem.record_id is not None else ""
                 lines.append(f"  {skip}{named}")
             more = sum(self.skipped.values()) - min(LISTED, len(self.skips))
             if more > 0:
                 lines.append(f"  … and {more} more")
+            if not self.dry_run:
+                lines.append(f"  all of them: {self.out.rstrip('/')}/{REJECTED_BASENAME}")
         lines += [f"warning: {warning}" for warning in self.warnings]
         return lines

@@ -299,3 +299,32 @@ def test_b143_an_endpoint_from_the_environment_reaches_every_worker(
     assert {name: hashlib.sha256(store.read(name)).hexdigest() for name in store.list()} == files_of(
         tmp_path / "A"
     )
+
+
+def test_a_dry_run_exits_with_1_where_the_run_would_stop(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"id": 1}, {"image": "nope.png"}])
+    command = ["convert", str(source), "--out", str(tmp_path / "A"), "--dry-run", "--quiet"]
+    stopped = CliRunner().invoke(main, command)
+    assert stopped.exit_code == 1
+    assert "a.jsonl:2: image 'nope.png' does not exist" in stopped.stdout
+    assert CliRunner().invoke(main, [*command, "--on-error", "skip"]).exit_code == 0
+    assert not (tmp_path / "A").exists()
+
+
+def test_max_errors_is_a_number_or_a_share(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"id": 1}, {"image": "nope.png"}])
+    command = [
+        "convert",
+        str(source),
+        "--out",
+        str(tmp_path / "A"),
+        "--on-error",
+        "skip",
+        "--quiet",
+        "--max-errors",
+    ]
+    refused = CliRunner().invoke(main, [*command, "49%"])
+    assert refused.exit_code == 1
+    assert "more than the 0 of 2 that --max-errors allows" in refused.stderr
+    assert CliRunner().invoke(main, [*command, "many"]).exit_code == 2
+    assert CliRunner().invoke(main, [*command, "50%"]).exit_code == 0
