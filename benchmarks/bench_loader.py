@@ -57,7 +57,7 @@ def resume(setting: Setting) -> Iterator[Contest]:
         False,
         {"kind": "text", "count": count, "directory": str(setting.directory), "workers": WORKERS},
         work="resume at 90 %",
-        goals={f"{OURS}, fresh": 1},
+        goals={f"{OURS}, fresh": 0.9},
         unable=_NO_STATE,
     )
 

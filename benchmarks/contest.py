@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,11 +144,7 @@ def hold(contest: Contest, setting: Setting) -> dict[str, Any]:
         "commit": commit(),
         "seconds": round(time.perf_counter() - begin, 1),
         "machine": machine,
-        "versions": {
-            name: call(python, "benchmarks.machine", "versions", {}, limit_s=setting.limit_s)
-            for name, python in {OURS: sys.executable, **setting.interpreters}.items()
-            if name == OURS or name in {party.peer for party in parties}
-        },
+        "versions": versions_of({party.peer for party in parties if party.peer}, setting),
         "options": _without_paths(contest.options),
         **({"axis": list(contest.axis)} if contest.axis else {}),
         "parties": {name: {"median": _medians(each), "runs": each} for name, each in complete.items()},
@@ -189,6 +186,18 @@ def _tried(
             raise
         _leave_out(failed, party, str(error))
         return {}
+
+
+def versions_of(peers: Iterable[str], setting: Setting) -> dict[str, dict[str, str]]:
+    """What is installed for us and for peers whose interpreters run."""
+    found = {}
+    for name, python in {
+        OURS: sys.executable,
+        **{each: setting.interpreters[each] for each in peers},
+    }.items():
+        with contextlib.suppress(FailedError):
+            found[name] = call(python, "benchmarks.machine", "versions", {}, limit_s=setting.limit_s)
+    return found
 
 
 def _leave_out(failed: dict[str, str], party: Party, reason: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.child import call
-from benchmarks.contest import OURS, Party, Setting
+from benchmarks.contest import Party, Setting, versions_of
 from benchmarks.machine import commit, describe_machine, now
 
 
@@ -41,15 +41,12 @@ def conduct(survey: Survey, setting: Setting) -> dict[str, Any]:
         python = sys.executable if party.peer is None else setting.interpreters[party.peer]
         found = call(python, survey.module, party.function, {**survey.options, **party.options})
         rows += [{"party": party.name, **row} for row in found]
-    asked = {OURS: sys.executable} | {p.peer: setting.interpreters[p.peer] for p in parties if p.peer}
     return {
         "title": survey.title,
         "date": now(),
         "commit": commit(),
         "machine": describe_machine(setting.directory),
-        "versions": {
-            name: call(python, "benchmarks.machine", "versions", {}) for name, python in asked.items()
-        },
+        "versions": versions_of({party.peer for party in parties if party.peer}, setting),
         "options": dict(survey.options),
         "rows": rows,
         "not_measured": sorted(

@@ -73,6 +73,7 @@ def test_scale_runs_but_for_its_spawned_workers(tmp_path: Path) -> None:
     _check(results)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # growth, on few cores
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in _WITH_WORKERS)) for name in _BESIDE_PEERS],
