@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.bench_read import BLOB_SAMPLES, LITDATA, MOSAIC, TEXT_SAMPLES, WEBDATASET, ZEPHON
+from benchmarks.bench_read import BLOB_SAMPLES, LITDATA, MOSAIC, TEXT_SAMPLES, WEBDATASET, ZEPHON, shares
 from benchmarks.contest import OURS, Contest, Party, Setting
 from benchmarks.generate import SHAPES, dataset
 
 WORKERS = 2
 PHOTO_SAMPLES = 4_000
 RESUME_SAMPLES = 200_000
-EPOCH_SAMPLES = 100_000
+EPOCH_SAMPLES = 50_000
 EPOCHS = 10
 _CLOCK = "benchmarks.timing"
 _PEERS = {MOSAIC: "mosaic", LITDATA: "litdata", WEBDATASET: "webdataset", ZEPHON: "zephon"}
@@ -90,14 +90,15 @@ def epochs(setting: Setting) -> Iterator[Contest]:
 
 def _batches(setting: Setting, kind: str, default: int, work: str, goals: Mapping[str, float]) -> Contest:
     count = setting.count(default)
-    dataset(setting.directory, kind, count)
-    fewer = max(1, count // 10) if kind == "text" else count
-    ours: dict[str, Any] = {"party": "streamshard", "parts": [fewer]}
+    parts = shares(kind, count)
+    if kind == "text":
+        parts[LITDATA] = parts[MOSAIC]  # shuffled, its two workers are slow too
+    for each in (count, parts[MOSAIC]):
+        dataset(setting.directory, kind, each)
+    ours: dict[str, Any] = {"party": "streamshard", "parts": sorted(set(parts.values()))}
     parties = [Party(OURS, "time_batches", options=ours)]
     for name, party in _PEERS.items():
-        options: dict[str, Any] = {"party": party}
-        if name == WEBDATASET:
-            options["count"] = fewer
+        options: dict[str, Any] = {"party": party, "count": parts[name]}
         parties.append(Party(name, "time_batches", name, options))
         if name == LITDATA and kind != "photo":
             shuffle = {"party": party, "shuffle": False}
