@@ -130,7 +130,7 @@ class _ImageSizes:
         self._options = options
         self._shaping = shaping
         self._rich = source.kind not in (LINES, CELLS)
-        self.form = open_form(source, shaping.before_names())
+        self.form = open_form(source, shaping.before_names(), shaping.drop)
         self._place: ImagePlace | None = None
 
     def of(self, text: bytes) -> int | None:

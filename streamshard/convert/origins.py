@@ -174,6 +174,10 @@ class _Lookup:
             from streamshard.convert.forms.mds_stage import shard_origins
 
             return shard_origins(place, self._options)
+        if kind == "litdata":
+            from streamshard.convert.forms.litdata import chunk_origins
+
+            return chunk_origins(place)
         if kind == "imagefolder":
             from streamshard.convert.forms.folder import folder_origin
 

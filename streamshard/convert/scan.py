@@ -110,7 +110,7 @@ class _Scan:
         self._images = _ImageChecker(task)
         self._known_keys: set[str] = set()
         self._rich = task.source.kind not in (LINES, CELLS)
-        self._form = open_form(task.source, task.shaping.before_names())
+        self._form = open_form(task.source, task.shaping.before_names(), task.shaping.drop)
 
     def run(self) -> ChunkTally:
         tally, task = self._tally, self._task

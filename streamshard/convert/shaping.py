@@ -21,7 +21,7 @@ from streamshard.convert.references import (
     is_file_value,
     references_of,
 )
-from streamshard.convert.sources import MDS, Source, agreed_columns
+from streamshard.convert.sources import LITDATA, MDS, Source, agreed_columns
 from streamshard.errors import ConvertError, StreamshardError
 from streamshard.format.encodings import Encoding, parse_encoding
 from streamshard.format.ndarray import NdarrayEncoding
@@ -45,6 +45,10 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
     }
     declared.update(options.columns)
     for source in sources:
+        if source.kind == LITDATA:
+            from streamshard.convert.forms.litdata import refuse_unread
+
+            refuse_unread(source, drop)
         for name, encoding in source.columns.items():
             after = rename.get(name, name)
             if parse_encoding(encoding).unsafe and name not in drop and declared.get(after) != encoding:
@@ -75,7 +79,7 @@ class Shaping:
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
-        if source.kind != MDS:
+        if source.kind not in (MDS, LITDATA):
             return self
         before = self.before_names()
         passed = {

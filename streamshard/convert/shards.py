@@ -252,7 +252,7 @@ class _ShardSamples:
         form = self._forms.get(number)
         if form is None:
             names = self._task.shaping.before_names()
-            form = self._forms[number] = open_form(self._plan.sources[number], names)
+            form = self._forms[number] = open_form(self._plan.sources[number], names, self._task.shaping.drop)
         return form
 
     def _locate(self, reference: Reference, source: Source) -> Located | Embedded:

@@ -117,6 +117,10 @@ class _Staging:
             from streamshard.convert.forms.folder import stage_folder
 
             return [stage_folder(origin, self._directory / f"{task.stem}.lines", task.storage_options)]
+        if origin.kind == "litdata":
+            from streamshard.convert.forms.litdata_stage import stage_chunk
+
+            return [stage_chunk(origin, self._directory, task.stem, task.storage_options, self._read)]
         path, temporary = self._plain_file()
         sources = self._of_file(path, temporary)
         if temporary and all(path not in (Path(source.path), Path(source.aside)) for source in sources):

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from streamshard.convert.jsonl import chunk_lines, parse_record
 from streamshard.convert.problems import BAD_ROW, RecordProblem
-from streamshard.convert.sources import CELLS, LINES, MDS, PACKED, TAR, Source
+from streamshard.convert.sources import CELLS, LINES, LITDATA, MDS, PACKED, TAR, Source
 
 _BLOCK = 1 << 20
 
@@ -49,12 +49,13 @@ class Form(Protocol):
         """Close files."""
 
 
-def open_form(source: Source, declared: Mapping[str, str]) -> Form:
+def open_form(source: Source, declared: Mapping[str, str], dropped: frozenset[str] = frozenset()) -> Form:
     """Open the records of a source.
 
     Args:
         declared: column → encoding where they are settled before any record is read. A source that stores a column
             with that very encoding gives its stored bytes, see :mod:`~streamshard.convert.shaping`.
+        dropped: columns that nobody wants, which some forms need not decode.
 
     Raises:
         OSError: the file cannot be opened.
@@ -76,6 +77,10 @@ def open_form(source: Source, declared: Mapping[str, str]) -> Form:
         from streamshard.convert.forms.tar import TarForm
 
         return TarForm(Path(source.path), Path(source.aside))
+    if source.kind == LITDATA:
+        from streamshard.convert.forms.litdata import ChunkForm
+
+        return ChunkForm(source, declared, dropped)
     raise ValueError(f"source {source.name!r}: unknown form {source.kind!r}")
 
 
