@@ -12,14 +12,19 @@ from torch.utils.data import default_collate
 _NUMBERS = (int, float, complex, np.number, np.bool_)
 
 
-def collate_samples(samples: Sequence[Any]) -> Any:
+def collate_samples(samples: Sequence[Any] | dict[str, Any]) -> Any:
     """Join samples into a batch: tensors where values can be stacked, lists of values everywhere else.
 
     For samples that are dicts with equal keys the result is a dict. A column becomes one tensor where all of its
     values are numbers, or arrays or tensors of one shape; any other column (text, JSON values, pictures, ``None``,
     arrays of several shapes) stays a list with one item per sample. torch's ``default_collate`` would transpose
     JSON lists and refuse pictures; it is used for samples that are no dicts.
+
+    A dict is a batch in columns, as a dataset with one schema reads it: arrays and lists with a row for each
+    sample. The result is the same as for its samples.
     """
+    if isinstance(samples, dict):
+        return {key: _whole_column(column) for key, column in samples.items()}
     if not len(samples):
         return []
     first = samples[0]
@@ -29,6 +34,11 @@ def collate_samples(samples: Sequence[Any]) -> Any:
     if not all(isinstance(sample, dict) and sample.keys() == keys for sample in samples):
         return list(samples)
     return {key: _column([sample[key] for sample in samples]) for key in keys}
+
+
+def _whole_column(column: Any) -> Any:
+    # A copy: the array holds the rows of other batches too, which must not live, or be saved, with this one.
+    return torch.from_numpy(column.copy()) if isinstance(column, np.ndarray) else _column(column)
 
 
 def _column(values: list[Any]) -> Any:

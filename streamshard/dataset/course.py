@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from streamshard._sizes import as_integer, shown
 from streamshard.dataset.batching import Batching
+from streamshard.dataset.bundles import Bundling
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.handover import Beginning
 from streamshard.dataset.incidents import check_report
@@ -53,6 +54,8 @@ class Course:
         self._tolerance = tolerance
         self._turns = Turns()
         self._unit: Literal["samples", "batches"] = "samples"
+        self._bundling: Bundling | None = None
+        self._in_columns = False
         self._has_reported = False
         self._left_out_before = LeftOut()
         self._left_out_at = (-1, -1)
@@ -273,8 +276,12 @@ class Course:
         self._batching = batching
 
     @contextlib.contextmanager
-    def lent_in_batches(self) -> Iterator[None]:
+    def lent_in_batches(self, bundling: Bundling | None = None, *, in_columns: bool = False) -> Iterator[None]:
         """Make copies of this dataset that are made inside the block, and iterations begun in it, give batches.
+
+        Args:
+            bundling: how DataLoader workers hand their batches over; None: one by one.
+            in_columns: give batches as dicts of columns where that loses nothing, for ``collate_samples``.
 
         Raises:
             StateError: a state was loaded that one process saved amid its own batches.
@@ -285,11 +292,11 @@ class Course:
                 "StreamingDataLoader goes on from a state of StreamingDataLoader.state_dict(), or of the dataset's "
                 "state_dict(num_samples=samples received by all ranks)"
             )
-        self._unit = "batches"
+        self._unit, self._bundling, self._in_columns = "batches", bundling, in_columns
         try:
             yield
         finally:
-            self._unit = "samples"
+            self._unit, self._bundling, self._in_columns = "samples", None, False
 
     def begun(self) -> tuple[Beginning, BatchPlan, int]:
         """Describe the iteration that began last in this process; StateError where none did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import weakref
@@ -10,14 +11,20 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from streamshard.dataset.bundles import Bundling, Unbundled, most_batches
 from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.environment import check_socket_room
 from streamshard.dataset.iteration import PROGRESS
 from streamshard.dataset.left_out import CollateInside, LeftOut, with_left_out
 from streamshard.dataset.read_once import Begun, ReadOnce, SharedDelivery
+from streamshard.dataset.slots import Slots, slots_for
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
+
+# Batches of so many stored bytes go through shared memory, of which a slot has twice as much.
+_SLOT_NBYTES_FROM = 64 << 10
+_SLOT_NBYTES_TO = 64 << 20
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -84,6 +91,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self.__dict__.update(batch_size=dataset.batch_size, drop_last=dataset.remainder == "drop")
         self._together = None if read_once is None else ReadOnce(read_once, pin_memory=self.pin_memory)
         self._order_changes = 0
+        self._slots: Slots | None = None
         self._progress: Progress | None = None
         self._delivery: Callable[[], Delivery | None] = _nothing
 
@@ -126,16 +134,41 @@ class StreamingDataLoader(DataLoader[Any]):
         if self.num_workers and reads:
             check_socket_room()
         dataset.group_by(self._batching)
-        with dataset.lent_in_batches():
+        in_columns = self.collate_fn is collate_samples
+        if reads and self.num_workers:
+            self._end_outdated_workers()
+            with dataset.lent_in_batches(self._bundling(), in_columns=in_columns):
+                beginning, plan, rank = dataset.begin_for_workers()
+                with self._collating(as_it_is):
+                    bundles = super().__iter__()
+            return Unbundled(bundles, self.num_workers, self._slots), beginning, plan, rank
+        with dataset.lent_in_batches(in_columns=in_columns):
             if not reads:
                 beginning, plan, rank = dataset.begin_for_workers()
                 return itertools.repeat(None, plan.rank_num_batches(rank)), beginning, plan, rank
-            if self.num_workers:
-                self._end_outdated_workers()
-                beginning, plan, rank = dataset.begin_for_workers()
-                return super().__iter__(), beginning, plan, rank
             batches = super().__iter__()
             return batches, *dataset.begun()
+
+    def _bundling(self) -> Bundling:
+        """Say how workers hand over their batches, and give new ones shared memory for it."""
+        dataset = self.dataset
+        nbytes = dataset.batch_nbytes
+        made_by_user = dataset.transforms or self.collate_fn is not collate_samples
+        if getattr(self, "_iterator", None) is None:
+            self._slots = None
+            if nbytes >= _SLOT_NBYTES_FROM and 2 * nbytes <= _SLOT_NBYTES_TO:
+                self._slots = slots_for(self.num_workers, (self.prefetch_factor or 2) + 1, 2 * nbytes)
+        return Bundling(self.collate_fn, most_batches(nbytes, made_by_user=made_by_user), self._slots)
+
+    @contextlib.contextmanager
+    def _collating(self, collate_fn: Callable[[Any], Any]) -> Iterator[None]:
+        """Let torch's iterators that are made inside the block collate so."""
+        own = self.collate_fn
+        self.collate_fn = collate_fn
+        try:
+            yield
+        finally:
+            self.collate_fn = own
 
     def _end_outdated_workers(self) -> None:
         """End workers that were kept, where a state was loaded since that changed the order."""
@@ -148,7 +181,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has this loader's place, but neither its iterator nor its workers.
-        return {**self.__dict__, "_delivery": _nothing, "_iterator": None}
+        return {**self.__dict__, "_delivery": _nothing, "_iterator": None, "_slots": None}
 
     def __len__(self) -> int:
         progress = self._progress_now()

@@ -1,12 +1,15 @@
 """Values as bytes for another process of the same job: tensors and arrays as they lie in memory, the rest pickled.
 
-A parcel is one run of bytes, integers little-endian:
+Between processes of a group, a parcel is one run of bytes, integers little-endian:
 
     u64      number of buffers, n
     u64      size of the pickle in bytes
     n * u64  for each buffer its size in bytes
     ...      the pickle, protocol 5
     ...      the buffers, each at the next multiple of 64
+
+From a DataLoader worker to its trainer, it is a pickle in which small tensors are bytes too; see
+``pack_for_trainer``.
 
 Unpickling runs whatever code a pickle names. A parcel must come from a process of one's own job, over its process
 group; it is never written to a place or read from one.
@@ -15,15 +18,24 @@ group; it is never written to a place or read from one.
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import struct
 from collections.abc import Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
 
+from streamshard.dataset.left_out import Handed
+from streamshard.dataset.slots import SlotWriter, take_from
+
 _ALIGNMENT = 64
+# Up to this size, copying a tensor with its pickle costs less than opening a file for it on both sides.
+_SMALL_NBYTES = 256 << 10
+# From this size on, a column of bytes goes through shared memory.
+_LARGE_NBYTES = 32 << 10
 _HEAD = struct.Struct("<QQ")
 
 
@@ -54,6 +66,39 @@ def pack(value: Any) -> torch.Tensor:
     return parcel
 
 
+def pack_for_trainer(batches: list[Any], writer: SlotWriter | None) -> bytes:
+    """Return a worker's batches as a pickle for its trainer.
+
+    Small tensors are part of it; larger ones go as open files, torch's own way. Large columns of bytes are put
+    into shared memory where ``writer`` has room for them.
+
+    Raises:
+        Exception: whatever pickle raises for what it cannot take.
+    """
+    taken = None
+    if writer is not None:
+        lean, columns, values = _without_large_bytes(batches)
+        place = writer.write(values) if values else None
+        if place is not None:
+            batches = lean
+            taken = (*place, [len(value) for value in values], columns)
+    stream = io.BytesIO()
+    _ForTrainer(stream, 5).dump((batches, taken))
+    return stream.getvalue()
+
+
+def unpack_from_worker(packed: bytes) -> list[Any]:
+    """Return the batches that a worker of this process has packed; to be called once."""
+    batches, taken = pickle.loads(packed)  # noqa: S301 of our own worker
+    if taken is not None:
+        *place, columns = taken
+        values = iter(take_from(*place))
+        for number, key, count in columns:
+            _columns_of(batches[number])[key] = list(itertools.islice(values, count))
+    found: list[Any] = batches
+    return found
+
+
 def unpack(parcel: torch.Tensor) -> Any:
     """Return the value of a parcel of this job. Its tensors and arrays lie in the parcel's own memory.
 
@@ -77,6 +122,45 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         array: np.ndarray[Any, Any] = value.contiguous().reshape(-1).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(array.data), value.dtype, tuple(value.shape))
+
+
+class _ForTrainer(ForkingPickler):
+    """Makes bytes of small tensors; torch has taught its base class to hand others over as open files."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or value.nbytes > _SMALL_NBYTES or not _is_plain(value):
+            return NotImplemented
+        array: np.ndarray[Any, Any] = value.contiguous().reshape(-1).view(torch.uint8).numpy()
+        return _tensor, (bytearray(array), value.dtype, tuple(value.shape))
+
+
+def _without_large_bytes(batches: list[Any]) -> tuple[list[Any], list[tuple[int, Any, int]], list[bytes]]:
+    """Batches without their large columns of bytes; number, key and length of each such column; their values."""
+    columns: list[tuple[int, Any, int]] = []
+    values: list[bytes] = []
+    lean = []
+    for number, batch in enumerate(batches):
+        rest = _columns_of(batch)
+        large = {key: column for key, column in rest.items() if _is_large_bytes(column)}
+        if large:
+            rest = {**rest, **dict.fromkeys(large)}
+            batch = batch._replace(batch=rest) if isinstance(batch, Handed) else rest
+            for key, column in large.items():
+                columns.append((number, key, len(column)))
+                values += column
+        lean.append(batch)
+    return lean, columns, values
+
+
+def _columns_of(batch: Any) -> dict[Any, Any]:
+    inner = batch.batch if isinstance(batch, Handed) else batch
+    return inner if type(inner) is dict else {}
+
+
+def _is_large_bytes(column: Any) -> bool:
+    if type(column) is not list or not column or type(column[0]) is not bytes:
+        return False
+    return all(type(value) is bytes for value in column) and sum(map(len, column)) >= _LARGE_NBYTES
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

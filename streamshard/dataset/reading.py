@@ -42,8 +42,8 @@ def read_samples(transform: Callable[[Any], Any] | None, *, one_by_one: bool) ->
     return Reading(ShardPool.samples, _cut_list, finish, one_by_one, each=transform)
 
 
-def read_columns(batch_transform: Callable[[dict[str, Any]], Any], *, one_by_one: bool) -> Reading:
-    """Give what ``batch_transform`` makes of a batch's columns."""
+def read_columns(batch_transform: Callable[[dict[str, Any]], Any] | None, *, one_by_one: bool) -> Reading:
+    """Give a batch's columns, or what ``batch_transform`` makes of them."""
     return Reading(ShardPool.columns, _cut_columns, batch_transform, one_by_one, in_columns=True)
 
 

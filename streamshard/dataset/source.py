@@ -246,6 +246,11 @@ class Source:
         """Bytes of all raw shards."""
         return sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all shards have the same columns, so that a column of any samples has values of one kind."""
+        return len(self._decoders) == 1
+
     def decodes_pictures(self, decode_images: bool) -> bool:
         """Whether decoding a sample costs so much more than reading it that batches are better read singly."""
         if not decode_images:

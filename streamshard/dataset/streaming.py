@@ -207,6 +207,20 @@ class StreamingDataset(Course, IterableDataset[Any]):
         return self._source.num_samples
 
     @property
+    def batch_nbytes(self) -> int:
+        """Bytes of the samples of one rank's batch, as they are stored, on average."""
+        plan, _ = self.plan_of_next()
+        samples = -(-plan.global_batch_size // plan.ranks)
+        return samples * max(1, self._source.raw_nbytes // self._source.num_samples)
+
+    @property
+    def transforms(self) -> bool:
+        """Whether functions of the user's make something else of samples or batches."""
+        return (
+            self.transform is not None or self.batch_transform is not None or self._gives_single_samples()
+        )
+
+    @property
     def num_shards(self) -> int:
         """Number of shards of all streams."""
         return self._source.num_shards
@@ -306,6 +320,8 @@ class StreamingDataset(Course, IterableDataset[Any]):
         )
         if info is None:
             self.guard(iterator, lambda: iteration.is_over, lambda: iteration.is_untouched)
+        elif self._bundling is not None:
+            return self._bundling.bundles(iterator, worker)
         return iterator
 
     def _reading(self) -> Reading:
@@ -314,6 +330,8 @@ class StreamingDataset(Course, IterableDataset[Any]):
             return read_columns(self.batch_transform, one_by_one=slow)
         if self._gives_single_samples():
             return read_singly(self.__getitem__)
+        if self._in_columns and self.transform is None and not self.may_leave_out and self._source.is_uniform:
+            return read_columns(None, one_by_one=slow)
         return read_samples(self.transform, one_by_one=slow)
 
     def _sieve(self, share: Share, reading: Reading) -> Sieve:
