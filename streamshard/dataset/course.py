@@ -276,7 +276,9 @@ class Course:
         self._batching = batching
 
     @contextlib.contextmanager
-    def lent_in_batches(self, bundling: Bundling | None = None, *, in_columns: bool = False) -> Iterator[None]:
+    def lent_in_batches(
+        self, bundling: Bundling | None = None, *, in_columns: bool = False
+    ) -> Iterator[None]:
         """Make copies of this dataset that are made inside the block, and iterations begun in it, give batches.
 
         Args:

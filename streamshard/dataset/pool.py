@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.errors import FormatError
+from streamshard.format.decoder import FEW
 from streamshard.read.shard_reader import ShardReader
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class ShardPool:
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
+        decoder = self._source.only_decoder
+        if decoder is not None and len(samples) < FEW * len(np.unique(self._source.locate(samples)[0])):
+            return decoder.columns_from(self.samples(samples))
         return self._gather(samples, ShardReader.columns_of, _in_order_of_columns)
 
     def sample(self, sample: int) -> dict[str, Any]:
@@ -107,8 +111,15 @@ class ShardPool:
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         bounds = np.concatenate(([0], cuts, [len(samples)]))
         parts: list[_T] = []
-        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            with self.reader(int(shards[begin])) as reader:
+        for shard, begin, end in zip(
+            shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+        ):
+            entry = self._open.get(shard)
+            if entry is not None:  # what ``reader`` does, without a generator for each shard of each chunk
+                self._open.move_to_end(shard)
+                parts.append(read(entry[0], rows[begin:end]))
+                continue
+            with self.reader(shard) as reader:
                 parts.append(read(reader, rows[begin:end]))
         return merge(parts, order, bounds)
 

@@ -247,9 +247,9 @@ class Source:
         return sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
 
     @property
-    def is_uniform(self) -> bool:
-        """Whether all shards have the same columns, so that a column of any samples has values of one kind."""
-        return len(self._decoders) == 1
+    def only_decoder(self) -> SampleDecoder | None:
+        """The decoder of all samples, where all shards have the same columns; else None."""
+        return next(iter(self._decoders.values())) if len(self._decoders) == 1 else None
 
     def decodes_pictures(self, decode_images: bool) -> bool:
         """Whether decoding a sample costs so much more than reading it that batches are better read singly."""

@@ -216,9 +216,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
     @property
     def transforms(self) -> bool:
         """Whether functions of the user's make something else of samples or batches."""
-        return (
-            self.transform is not None or self.batch_transform is not None or self._gives_single_samples()
-        )
+        return self.transform is not None or self.batch_transform is not None or self._gives_single_samples()
 
     @property
     def num_shards(self) -> int:
@@ -330,7 +328,9 @@ class StreamingDataset(Course, IterableDataset[Any]):
             return read_columns(self.batch_transform, one_by_one=slow)
         if self._gives_single_samples():
             return read_singly(self.__getitem__)
-        if self._in_columns and self.transform is None and not self.may_leave_out and self._source.is_uniform:
+        # Of one schema, so that a column's values are all of one kind.
+        is_uniform = self._source.only_decoder is not None
+        if self._in_columns and is_uniform and self.transform is None and not self.may_leave_out:
             return read_columns(None, one_by_one=slow)
         return read_samples(self.transform, one_by_one=slow)
 

@@ -15,6 +15,9 @@ from streamshard.read.disks import is_local_device
 
 logger = logging.getLogger(__name__)
 
+# Where a file is looked at to tell whether it is in the page cache.
+_PLACES = 8
+
 
 class RawFile:
     """A regular file that must have exactly ``nbytes`` bytes when opened, and still when read.
@@ -74,14 +77,18 @@ class RawFile:
             raise self._cut(os.fstat(self._fd).st_size)
         return b"".join(pieces)
 
-    def mapped(self) -> memoryview | None:
-        """Return the file as a map, its size checked at this very moment; None if the system grants no map.
+    def mapped(self) -> mmap.mmap | None:
+        """Return the file as a map, its size checked at this very moment.
+
+        None on file systems of other machines, or if the system grants no map.
 
         Raises:
             FormatError: the file was cut since it was opened, so that touching the map would be SIGBUS.
         """
         if self._map is None:
             self._check_open()
+            if not self.is_local:
+                return None
             try:
                 self._map = mmap.mmap(self._fd, self.nbytes, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
@@ -93,7 +100,21 @@ class RawFile:
         nbytes = self._map.size()
         if nbytes < self.nbytes:
             raise self._cut(nbytes)
-        return memoryview(self._map)
+        return self._map
+
+    def is_cached(self) -> bool:
+        """Whether the file seems to be in the page cache: looks at a few places; False where that cannot be told."""
+        one = bytearray(1)
+        places = range(self.nbytes - 1, -1, -max(1, self.nbytes // _PLACES))
+        try:
+            return all(os.preadv(self._fd, [one], place, os.RWF_NOWAIT) == 1 for place in places)
+        except (AttributeError, OSError):  # no such call here, or not in the cache
+            return False
+
+    def advise(self, begin: int, end: int) -> None:
+        """Let the system begin to read bytes [begin, end) into the page cache."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the descriptors; a second call does nothing. Reading afterwards is a ValueError."""

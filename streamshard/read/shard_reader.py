@@ -8,26 +8,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamshard.errors import FormatError
+from streamshard.format.decoder import FEW
 from streamshard.format.shard import parse_header
 from streamshard.read.identity import describe_sample
 from streamshard.read.raw_file import RawFile
 
 if TYPE_CHECKING:
+    import mmap
     from types import TracebackType
 
     from numpy.typing import NDArray
 
-    from streamshard.format.decoder import SampleDecoder
+    from streamshard.format.decoder import Buffer, SampleDecoder
     from streamshard.format.index import ShardInfo
     from streamshard.read.sample_check import SampleCheck
 
-# Where the bytes of a batch come from, measured by benchmarks/bench_read.py (Linux 6.18, 2 shared cores, shard
-# in the page cache, 32 random rows of 160 bytes): pread 1.0 us a row, copying slices of a map 0.16 us, decoding
-# in the map 0.08 us including the check of the file's size, beside 1.1 us a row for decoding. From a few KiB a
-# row, copying and page faults cost what pread costs, and decoding pictures takes so long that a file cut
-# meanwhile would be touched. So: small rows on a local disk are decoded in the map right after its size is
-# checked; all others, and all on network file systems, come by pread, neighbouring rows joined.
-_MAPPED_ROW_NBYTES = 2048
+# Where the bytes of a batch come from, shard in the page cache: pread 1.0 us a row of 160 bytes, slices of a map
+# 0.16 us; of 40 kB rows, of which a blob is cut out, 8.2 us and 4.8 us, beside 4.3 us for a slice of memory. So all
+# rows on a local disk are sliced from a map right after its size is checked, which copies them, and are decoded from
+# the copy; on network file systems rows come by pread, neighbouring ones joined.
+
+# From this size on, rows of a file that is not in the page cache are asked for before a map is touched: page faults
+# would read them 4 KiB at a time.
+_ADVISED_ROW_NBYTES = 16 << 10
 
 
 class ShardReader:
@@ -81,7 +84,8 @@ class ShardReader:
         self._ends = header.offsets[1:]
         self._offsets = header.offsets.data  # its items are Python ints, quicker than NumPy scalars
         payload = info.raw.nbytes - self._offsets[0]
-        self._decodes_mapped = self._file.is_local and payload <= _MAPPED_ROW_NBYTES * self.num_samples
+        is_large = payload >= _ADVISED_ROW_NBYTES * self.num_samples
+        self._advises = self._file.is_local and is_large and not self._file.is_cached()
 
     def __len__(self) -> int:
         return self.num_samples
@@ -103,9 +107,12 @@ class ShardReader:
 
     def sample(self, row: int) -> dict[str, Any]:
         """Return one sample, decoded. Raises FormatError naming shard, row and, where known, sample id."""
-        sample = self.raw(row)
+        is_plain = self._check is None and 0 <= row < self.num_samples
+        mapped = self._file.mapped() if is_plain else None
         try:
-            return self._decoder.one(sample)
+            if mapped is not None:
+                return self._decoder.row(mapped, self._offsets[row], self._offsets[row + 1])
+            return self._decoder.one(self.raw(row))
         except FormatError as error:
             raise FormatError(f"{self._where(row)}: {error}") from error
 
@@ -116,9 +123,25 @@ class ShardReader:
             IndexError: a row outside [-len, len).
             FormatError: malformed bytes; names shard, row and, where known, sample id.
         """
+        few = rows.tolist() if len(rows) < FEW else ()
+        if few and self._check is None and min(few) >= 0 and max(few) < self.num_samples:
+            return self._few(few, rows)
         buffer, begins, ends = self._located(rows)
         try:
             return self._decoder.many(buffer, begins, ends)
+        except FormatError as error:
+            raise self._explained(error, rows) from error
+
+    def _few(self, numbers: list[int], rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
+        offsets, decode = self._offsets, self._decoder.row
+        if self._advises:
+            for row in numbers:
+                self._file.advise(offsets[row], offsets[row + 1])
+        mapped = self._file.mapped()
+        if mapped is None:
+            return [self.sample(row) for row in numbers]
+        try:
+            return [decode(mapped, offsets[row], offsets[row + 1]) for row in numbers]
         except FormatError as error:
             raise self._explained(error, rows) from error
 
@@ -136,12 +159,10 @@ class ShardReader:
         Buffers of several shards with one schema can be joined and decoded by one ``SampleDecoder.many``.
         """
         begins, ends = self._spans(rows)
-        view = self._file.mapped() if self._decodes_mapped else None
-        if view is None:
+        mapped = self._mapped(rows, begins, ends)
+        if mapped is None:
             return self._checked(rows, *self._read_rows(begins, ends))
-        if self._check is not None:
-            self._check.many(rows, view, begins, ends, self._place)
-        pieces = b"".join([view[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
+        pieces = b"".join([mapped[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
         lengths = ends - begins
         ends = lengths.cumsum()
         return pieces, ends - lengths, ends
@@ -182,16 +203,24 @@ class ShardReader:
                 f"it has {self.num_samples:,} samples"
             ) from None
 
-    def _located(
-        self, rows: NDArray[np.integer[Any]]
-    ) -> tuple[bytes | memoryview, NDArray[np.int64], NDArray[np.int64]]:
+    def _located(self, rows: NDArray[np.integer[Any]]) -> tuple[Buffer, NDArray[np.int64], NDArray[np.int64]]:
         begins, ends = self._spans(rows)
-        view = self._file.mapped() if self._decodes_mapped else None
-        if view is None:
+        mapped = self._mapped(rows, begins, ends)
+        if mapped is None:
             return self._checked(rows, *self._read_rows(begins, ends))
-        if self._check is not None:
-            self._check.many(rows, view, begins, ends, self._place)
-        return view, begins, ends
+        return mapped, begins, ends
+
+    def _mapped(
+        self, rows: NDArray[np.integer[Any]], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> mmap.mmap | None:
+        """The file's map, its size just checked, and the rows too; None where rows are to be read."""
+        if self._advises:
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                self._file.advise(begin, end)
+        mapped = self._file.mapped()
+        if mapped is not None and self._check is not None:
+            self._check.many(rows, mapped, begins, ends, self._place)
+        return mapped
 
     def _checked(
         self,
