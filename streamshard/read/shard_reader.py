@@ -109,10 +109,11 @@ class ShardReader:
         """Return one sample, decoded. Raises FormatError naming shard, row and, where known, sample id."""
         is_plain = self._check is None and 0 <= row < self.num_samples
         mapped = self._file.mapped() if is_plain else None
+        sample = self.raw(row) if mapped is None else b""
         try:
             if mapped is not None:
                 return self._decoder.row(mapped, self._offsets[row], self._offsets[row + 1])
-            return self._decoder.one(self.raw(row))
+            return self._decoder.one(sample)
         except FormatError as error:
             raise FormatError(f"{self._where(row)}: {error}") from error
 
@@ -123,7 +124,7 @@ class ShardReader:
             IndexError: a row outside [-len, len).
             FormatError: malformed bytes; names shard, row and, where known, sample id.
         """
-        few = rows.tolist() if len(rows) < FEW else ()
+        few = rows.tolist() if len(rows) < FEW and self._file.is_local else ()
         if few and self._check is None and min(few) >= 0 and max(few) < self.num_samples:
             return self._few(few, rows)
         buffer, begins, ends = self._located(rows)
