@@ -14,6 +14,7 @@ import pytest
 from streamshard import LocalDataset, MDSWriter, StreamingDataset, merge_index
 from streamshard.errors import BlobNotFoundError, ChecksumError, FormatError, StorageError
 from streamshard.format.schema import Schema
+from streamshard.read import raw_file
 from streamshard.read.verify import verify_dataset
 from tests.support import damage
 from tests.support.small_datasets import COLUMNS, text_samples, write_dataset
@@ -81,10 +82,12 @@ def test_rows_of_columns_and_joined_bytes_are_checked_too(tmp_path: Path) -> Non
         pickle.loads(pickle.dumps(reader)).sample(3)
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_rows_read_without_a_map_are_checked_too(tmp_path: Path, large: bool) -> None:
-    """Small rows are decoded in a map of the file, large ones come by pread."""
-    nbytes = 4000 if large else 40
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("nbytes", [40, 4000])
+def test_rows_read_without_a_map_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, mapped: bool
+) -> None:
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: mapped)
     with MDSWriter(out=tmp_path, columns={"b": "bytes"}, sample_hash="xxh64") as writer:
         for number in range(8):
             writer.write({"b": bytes([number]) * nbytes})
@@ -93,10 +96,12 @@ def test_rows_read_without_a_map_are_checked_too(tmp_path: Path, large: bool) ->
     content[-1] ^= 1
     path.write_bytes(content)
     reader = LocalDataset(tmp_path, validate_samples=True)._shards.reader(0)
-    assert reader._decodes_mapped is not large
+    for read in (reader.samples, reader.columns_of):
+        with pytest.raises(ChecksumError, match="row 7"):
+            read(np.array([2, 7]))
+        assert read(np.arange(7))
     with pytest.raises(ChecksumError, match="row 7"):
-        reader.samples(np.array([2, 7]))
-    assert len(reader.samples(np.arange(7))) == 7
+        reader.sample(7)
 
 
 def test_a_dataset_without_hashes_is_refused_when_it_is_opened(tmp_path: Path) -> None:

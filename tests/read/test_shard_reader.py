@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from streamshard.errors import BlobNotFoundError, FormatError, StorageError
+from streamshard.format.encodings import JsonEncoding
 from streamshard.format.index import ShardInfo
 from streamshard.read import raw_file
+from streamshard.read.disks import is_local_device
+from streamshard.read.raw_file import RawFile
 from streamshard.read.shard_reader import ShardReader
 from tests.support.small_datasets import text_samples, write_dataset
 
@@ -170,13 +173,52 @@ def test_a_closed_reader_says_so(reader: ShardReader, tmp_path: Path) -> None:
                 read()
 
 
-def test_large_rows_are_never_decoded_in_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [{"b": bytes([i]) * 5000} for i in range(10)]
-    (info,) = write_dataset(tmp_path, samples, {"b": "bytes"})
+@pytest.mark.parametrize("count", [5, 50])
+def test_rows_are_copied_out_of_the_map_before_any_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Decoding may take long; a map whose file is cut meanwhile must not be touched any more."""
+    samples = [{"v": list(range(i))} for i in range(60)]
+    (info,) = write_dataset(tmp_path, samples, {"v": "json"}, samples_per_shard=60)
     monkeypatch.setattr(raw_file, "is_local_device", lambda _device: True)
-    monkeypatch.setattr("mmap.mmap", lambda *_arguments, **_options: pytest.fail("a map was made"))
+    decode = JsonEncoding.decode
+    given: list[Any] = []
+    monkeypatch.setattr(
+        JsonEncoding, "decode", lambda self, piece: given.append(piece) or decode(self, piece)
+    )
     with ShardReader(tmp_path / info.raw.basename, info, info.schema.decoder()) as reader:
-        assert reader.samples(ROWS) == [samples[row] for row in ROWS]
+        assert reader.samples(np.arange(count)) == samples[:count]
+    assert len(given) == count
+    assert {type(piece) for piece in given} == {bytes}
+
+
+def test_large_rows_of_a_file_that_is_not_cached_are_asked_for_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [{"b": bytes([i]) * 20_000} for i in range(40)]
+    (info,) = write_dataset(tmp_path, samples, {"b": "bytes"}, samples_per_shard=40)
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: True)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(RawFile, "advise", lambda _self, begin, end: asked.append((begin, end)))
+    for cached in (True, False):
+        monkeypatch.setattr(RawFile, "is_cached", lambda _self, cached=cached: cached)
+        with ShardReader(tmp_path / info.raw.basename, info, info.schema.decoder()) as reader:
+            assert reader.samples(np.array([3, 1])) == [samples[3], samples[1]]
+            assert reader.samples(np.arange(40)) == samples
+        assert len(asked) == (0 if cached else 42)
+    assert all(end - begin == 20_004 for begin, end in asked)
+
+
+def test_a_file_just_written_is_in_the_page_cache_and_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    file = RawFile(path, 100_000, shard="file")
+    file.advise(5, 90_000)
+    assert file.read(7, 9) == bytes(2)
+    if is_local_device(path.stat().st_dev):
+        assert file.is_cached()
+    file.close()
+    assert not file.is_cached()
 
 
 def test_without_a_map_rows_are_still_read(reader: ShardReader, monkeypatch: pytest.MonkeyPatch) -> None:
