@@ -153,7 +153,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """Say how workers hand over their batches, and give new ones shared memory for it."""
         dataset = self.dataset
         nbytes = dataset.batch_nbytes
-        made_by_user = dataset.transforms or self.collate_fn is not collate_samples
+        made_by_user = dataset.applies_user_code or self.collate_fn is not collate_samples
         if getattr(self, "_iterator", None) is None:
             self._slots = None
             if nbytes >= _SLOT_NBYTES_FROM and 2 * nbytes <= _SLOT_NBYTES_TO:

@@ -214,7 +214,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
         return samples * max(1, self._source.raw_nbytes // self._source.num_samples)
 
     @property
-    def transforms(self) -> bool:
+    def applies_user_code(self) -> bool:
         """Whether functions of the user's make something else of samples or batches."""
         return self.transform is not None or self.batch_transform is not None or self._gives_single_samples()
 

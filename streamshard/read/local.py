@@ -98,6 +98,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
                 self._columns.setdefault(name, encodings[name])
         self._shards = OpenShards(path.parent, self._index, decoders, validate_samples)
         # Found by bisection sooner than in an array of NumPy; holds no objects that processes would copy.
+        self._num_samples = self._index.num_samples
         self._begins = array("q", self._index.begins.tobytes())
 
     @property
@@ -139,6 +140,8 @@ class LocalDataset(Sequence[dict[str, Any]]):
             IndexError: beyond the dataset; names the range.
             FormatError: damaged data; names the shard file, the row in it and the sample's number.
         """
+        if type(at) is int:
+            return self._one(at)
         if isinstance(at, (int, np.integer)) and not isinstance(at, bool):
             return self._one(int(at))
         ids = parse_selection(at, len(self))
@@ -167,7 +170,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
         )
 
     def _one(self, at: int) -> dict[str, Any]:
-        num_samples = len(self)
+        num_samples = self._num_samples
         if not -num_samples <= at < num_samples:
             raise IndexError(out_of_range(at, num_samples))
         if at < 0:
