@@ -17,8 +17,8 @@ from streamshard.cli._text import printable, say
 
 _HELP = """Turn records and the images they name into MDS shards in --out.
 
-A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, LitData, MDS, images. Image paths start at
---image-root, else at their file's folder. After a kill, the same command goes on.
+A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, LitData, MDS, images. Image paths
+start at --image-root, else at their file's folder. After a kill, the same command goes on.
 """
 
 
