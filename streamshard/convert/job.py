@@ -315,13 +315,13 @@ class _Job:
     def _scan(self, sources: Sequence[Source], shaping: Shaping, workers: Workers) -> list[list[Path]]:
         folder = self._journal.directory / "scan"
         folder.mkdir(exist_ok=True)
-        size = chunk_nbytes(sum(source.nbytes for source in sources))
+        size = chunk_nbytes(sum(source.nbytes for source in sources), check=self._options.check)
         paths: list[list[Path]] = []
         tasks: list[ScanTask] = []
         for number, source in enumerate(sources):
             mine = []
             for part, begin in enumerate(range(0, source.nbytes, size)):
-                path = folder / f"{number:05d}-{part:06d}.tally"
+                path = folder / f"{number:05d}-{part:06d}-{size}.tally"
                 mine.append(path)
                 if not _is_good(path):
                     end = min(begin + size, source.nbytes)

@@ -53,10 +53,13 @@ def holds_parts(value: Any) -> bool:
     if type(value) is not list:
         return False
     for item in value:
-        if type(item) is dict and (
-            _is_part(item) or any(type(item.get(key)) is list for key in _CONTENT_KEYS)
-        ):
+        if type(item) is not dict:
+            continue
+        if ("type" in item or "image" in item) and _is_part(item):
             return True
+        for key in _CONTENT_KEYS:
+            if type(item.get(key)) is list:
+                return True
     return False
 
 

@@ -74,7 +74,7 @@ def references_of(
     if image_keys == NO_IMAGES:
         return found
     for key in image_keys or KNOWN_IMAGE_KEYS:
-        if key in settled or key not in record:
+        if key not in record or key in settled:
             continue
         value = record[key]
         if value is None or value == "" or value == []:
@@ -85,7 +85,7 @@ def references_of(
             found.images[key] = _as_references(key, value)
     if not image_keys:
         for key, value in record.items():
-            if key not in settled and key not in found.images and type(value) is list:
+            if type(value) is list and key not in settled and key not in found.images:
                 _take_nested(found, key, value)
     if len(found.images) > 1 and not image_keys:
         raise RecordProblem(
@@ -101,7 +101,8 @@ def references_of(
             if held:
                 found.images[key] = held
     # The order of the columns, in which shards have them.
-    found.images = dict(sorted(found.images.items()))
+    if len(found.images) > 1:
+        found.images = dict(sorted(found.images.items()))
     return found
 
 

@@ -7,9 +7,9 @@ imported here.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import errno
+import sys
 from collections.abc import Iterator
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, ChecksumError, StreamshardError
@@ -145,13 +145,19 @@ def _from_class(error: BaseException) -> Failure | None:
         return Failure.MISSING
     if isinstance(error, PermissionError):
         return Failure.DENIED
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError, ConnectionError, EOFError)):
+    if isinstance(error, (TimeoutError, ConnectionError, EOFError, *_timeouts_of_asyncio())):
         return Failure.TRANSIENT
     if _names(error) & _DENIED_CLASSES:
         return Failure.DENIED
     if isinstance(error, OSError):
         return Failure.FINAL if error.errno in _FINAL_ERRNO else Failure.TRANSIENT
     return None
+
+
+def _timeouts_of_asyncio() -> tuple[type[BaseException], ...]:
+    """Its timeout, a class of its own before Python 3.11. Whoever has raised one has loaded asyncio."""
+    loaded = sys.modules.get("asyncio")
+    return () if loaded is None else (loaded.TimeoutError,)
 
 
 def _names(error: BaseException) -> set[str]:

@@ -43,7 +43,13 @@ def test_a_chunk_inside_one_long_line_reads_no_more_than_itself(tmp_path: Path) 
 
 @pytest.mark.parametrize(("total", "size"), [(0, 1 << 18), (1 << 30, 1 << 22), (1 << 40, 1 << 23)])
 def test_the_size_of_a_chunk_depends_on_the_input_alone(total: int, size: int) -> None:
-    assert chunk_nbytes(total) == size
+    assert chunk_nbytes(total, check=False) == size
+
+
+def test_where_images_are_decoded_units_are_smaller_and_more() -> None:
+    assert chunk_nbytes(0, check=True) == 1 << 16
+    assert chunk_nbytes(1 << 30, check=True) == 1 << 18
+    assert chunk_nbytes(1 << 40, check=True) == 1 << 23
 
 
 def test_a_span_at_the_end_of_a_file_is_shorter(tmp_path: Path) -> None:
