@@ -371,6 +371,7 @@ class NodeCache:
     def _name_file(self, directory: CacheDirectory, name: str, finished: Path) -> None:
         # The marker comes first: killed in between, a marker without its file harms nobody, but a file
         # without a marker would count as somebody else's for ever.
+        finished.chmod(directory.file_mode())
         status = finished.lstat()
         directory.write_marker(name, Marker(self.digest, status.st_size, status.st_mtime_ns), written=True)
         finished.replace(directory.path_of(name))

@@ -81,9 +81,16 @@ class CacheDirectory:
         """Create ``directory`` in the cache; StorageError saying what to do where that cannot be."""
         self._refuse_link(self.hidden)
         try:
+            if not self.path.exists():
+                # For this user alone; one that is to be shared is made by whoever shares it.
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self.unusable(error) from error
+
+    def file_mode(self) -> int:
+        """The permissions of a cached file: for its owner, and to read for whom the directory lets in."""
+        return 0o600 | (self.path.stat().st_mode & 0o044)
 
     def refuse_links(self, place: Path) -> None:
         """Raise StorageError if a directory in the cache, or one between, is a link."""
