@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard._sizes import parse_bytes
@@ -80,7 +80,7 @@ class ConvertOptions:
     allow_outside_root: bool = False
     max_image_pixels: int = DEFAULT_MAX_IMAGE_PIXELS
     work_dir: str | None = None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         from streamshard.format.compression import parse_compression

@@ -68,7 +68,7 @@ class ScanTask:
     check: bool
     max_image_pixels: int
     allow_outside_root: bool
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     costs: tuple[tuple[str, str], ...] = ()
 
     @property

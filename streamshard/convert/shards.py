@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class WriteTask:
     compression: str | None
     hashes: tuple[str, ...]
     size_limit: int | None
-    storage_options: Mapping[str, Any] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     costs: tuple[tuple[str, str], ...] = ()
     sample_hash: str | None = None
 

@@ -6,14 +6,14 @@ import math
 import numbers
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from streamshard._sizes import is_huge, parse_count, shown
 from streamshard.storage.redact import public_url
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Stream:
     """One dataset directory or bucket prefix. Every field left ``None`` takes the dataset's value.
 
@@ -86,3 +86,14 @@ class Stream:
 
     def __str__(self) -> str:
         return f"stream {self.name or self.place!r}"
+
+    def __repr__(self) -> str:
+        """Show what was given; of credentials only that there are some."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = {name: repr(value) for name, value in given.items() if value is not None}
+        for name in ("remote", "local"):
+            if name in shown:
+                shown[name] = repr(public_url(os.fspath(given[name])))
+        if "storage_options" in shown:
+            shown["storage_options"] = f"<{', '.join(sorted(map(str, given['storage_options'])))}>"
+        return f"Stream({', '.join(f'{name}={text}' for name, text in shown.items())})"

@@ -56,6 +56,7 @@ _TRANSIENT_CLASSES = frozenset(
         "ServerDisconnectedError", "ServiceRequestError", "ServiceResponseError", "TransportError",
     }
 )  # fmt: skip
+_MOST_LINKS = 20
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529})
 _FINAL_ERRNO = frozenset(
     {
@@ -162,6 +163,21 @@ def _timeouts_of_asyncio() -> tuple[type[BaseException], ...]:
 
 def _names(error: BaseException) -> set[str]:
     return {base.__name__ for base in type(error).__mro__}
+
+
+def told_by(error: BaseException) -> Iterator[str]:
+    """Give all that an error, and those that it came from, show to whoever looks at them."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(seen) < _MOST_LINKS:
+        link = waiting.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield str(link)
+        yield repr(link)
+        yield repr(link.args)
+        waiting += [link.__cause__, link.__context__]
 
 
 def describe(error: BaseException) -> str:

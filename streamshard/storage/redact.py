@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,9 @@ from urllib.parse import unquote
 
 _USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
 _QUERY_VALUE = re.compile(r"([?&;][^=&#\s]*=)[^&#\s]+")
+# Of the environment only what clouds' own libraries read, and nothing so short that it may be a word.
+_PROVIDERS = ("AWS_", "AZURE_", "GCS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "OCI_", "R2_", "S3_")
+_LEAST_LENGTH = 8
 _SECRET_NAME = re.compile(r"key|secret|token|pass|cred|sas|sig|auth|connection_string|header", re.IGNORECASE)
 
 
@@ -18,10 +22,15 @@ def public_url(url: str) -> str:
 
 
 class Redactor:
-    """Replaces the secrets of one URL and its storage options in any text."""
+    """Replaces the secrets of one URL, its storage options and the environment in any text."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
         found = {secret for secret in _secrets(storage_options, named=False) if len(secret) >= 3}
+        found.update(
+            value
+            for name, value in os.environ.items()
+            if name.startswith(_PROVIDERS) and _SECRET_NAME.search(name) and len(value) >= _LEAST_LENGTH
+        )
         for match in _USERINFO.finditer(url):
             for part in match.group()[:-1].split(":"):
                 found.update(secret for secret in (part, unquote(part)) if len(secret) >= 3)

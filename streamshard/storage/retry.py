@@ -16,7 +16,7 @@ from streamshard.errors import (
     StreamshardError,
 )
 from streamshard.storage.cancel import FetchCancelled, pause
-from streamshard.storage.failures import Failure, classify, describe, http_status
+from streamshard.storage.failures import Failure, classify, describe, http_status, told_by
 
 T = TypeVar("T")
 
@@ -133,8 +133,8 @@ def _fail(
         raise error
     raw = describe(error)
     cause = redact(raw)
-    # A foreign error that quotes a secret must not be shown in the traceback either.
-    shown = error if cause == raw else None
+    # A foreign error that quotes a secret must not be shown in the traceback either, nor one that carries some.
+    shown = error if all(redact(text) == text for text in told_by(error)) else None
     if failure is Failure.MISSING:
         raise BlobNotFoundError(f"{what}: not found ({cause})") from shown
     if failure is Failure.DENIED:

@@ -1,0 +1,131 @@
+"""A server of the tests' own that speaks plain HTTP and as much S3 as reading takes, and fails as it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+
+class SmallServer(ThreadingHTTPServer):
+    """Serves ``files`` by path. ``trouble``: "", "denied", "missing", "busy", "short" or "wrong".
+
+    ``seen``: what clients sent: paths with their queries, and headers.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.trouble = ""
+        self.seen: list[str] = []
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of a test."""
+
+
+@contextmanager
+def small_server() -> Iterator[SmallServer]:
+    """Run a server in a thread for the length of a block."""
+    server = SmallServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SmallServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server, parts = self.server, urlsplit(self.path)
+        server.seen.append(f"{self.path} {dict(self.headers)}")
+        path = unquote(parts.path).lstrip("/")
+        query = parse_qs(parts.query)
+        failure = {
+            "denied": (403, "AccessDenied"),
+            "missing": (404, "NoSuchBucket"),
+            "busy": (503, "SlowDown"),
+        }
+        if server.trouble in failure:
+            self._fail(*failure[server.trouble])
+        elif "list-type" in query:
+            self._list(path.rstrip("/"), query.get("prefix", [""])[0])
+        elif path not in server.files:
+            self._fail(404, "NoSuchKey")
+        else:
+            self._send_file(server.files[path])
+
+    do_HEAD = do_GET
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._fail(403, "AccessDenied")
+
+    do_POST = do_DELETE = do_PUT
+
+    def _send_file(self, content: bytes) -> None:
+        if self.server.trouble == "wrong" and self.path.partition("?")[0].endswith(".mds"):
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        begin, end, status = 0, len(content), 200
+        wanted = self.headers.get("Range", "")
+        if wanted.startswith("bytes="):
+            first, _, last = wanted[6:].partition("-")
+            begin, end, status = int(first or 0), min(int(last or end - 1) + 1, end), 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(end - begin))
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", '"0"')
+        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
+        self.end_headers()
+        if self.command == "GET":
+            body = content[begin:end]
+            if self.server.trouble == "short" and self.path.partition("?")[0].endswith(".mds"):
+                body = body[: len(body) // 2]
+                self.close_connection = True
+            self.wfile.write(body)
+
+    def _list(self, bucket: str, prefix: str) -> None:
+        inside = f"{bucket}/"
+        keys = [
+            (path[len(inside) :], len(content))
+            for path, content in sorted(self.server.files.items())
+            if path.startswith(inside + prefix)
+        ]
+        rows = "".join(
+            f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>0</ETag>"
+            "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
+            for key, size in keys
+        )
+        self._answer(200, f"<ListBucketResult><KeyCount>{len(keys)}</KeyCount>{rows}</ListBucketResult>")
+
+    def _fail(self, status: int, code: str) -> None:
+        self._answer(status, f"<Error><Code>{code}</Code><Message>{code} for {self.path}</Message></Error>")
+
+    def _answer(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on stderr."""
