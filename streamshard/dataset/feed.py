@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # to stay in a cache and not to keep the first batch waiting.
 _CHUNK_NBYTES = 4 << 20
 _CHUNK_SAMPLES = 8192
+# Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
+_SAMPLES_PER_STREAM = 16
 _AHEAD_CHUNKS = 64
 # Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
 _LOOKED_UP_PER_STREAM = 64
@@ -228,7 +230,8 @@ class Feed:
             return 1
         plan = self._share.plan
         mean_nbytes = max(1, self._source.raw_nbytes // self._source.num_samples)
-        samples = min(_CHUNK_SAMPLES, _CHUNK_NBYTES // mean_nbytes, most_samples or _CHUNK_SAMPLES)
+        most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
+        samples = min(most, _CHUNK_NBYTES // mean_nbytes, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 
     def _enough_ahead(self, waiting: deque[RankBatches], ahead: Ahead) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from operator import itemgetter
@@ -18,9 +20,20 @@ from streamshard.read.shard_reader import ShardReader
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import Source
+    from streamshard.format.decoder import SampleDecoder
+    from streamshard.format.schema import Schema
 
 MAX_OPEN_SHARDS = 256
 """Default number of open shards: above the 128 or so that the default shuffle mixes at once."""
+# Each of very many streams has shards of its own live. More are open for them, but no more than a quarter of what the
+# process may open at two descriptors a shard, nor than these bytes of offsets.
+_MOST_OPEN_SHARDS = 4096
+_OPEN_PER_STREAM = 3
+_OFFSETS_NBYTES = 32 << 20
+
+# Visits from which, and mean rows of a visit below which, small rows are decoded together.
+_JOINED_FROM, _JOINED_BELOW = 32, 8
+_SMALL_ROW_NBYTES = 2048
 
 _T = TypeVar("_T")
 
@@ -32,23 +45,24 @@ class ShardPool:
     workers that each hold many could wait for each other's space for ever.
     """
 
-    def __init__(self, source: Source, *, capacity: int = MAX_OPEN_SHARDS) -> None:
+    def __init__(self, source: Source, *, capacity: int | None = None) -> None:
         self._source = source
-        self._capacity = capacity
+        self._capacity = _default_capacity(source) if capacity is None else capacity
+        self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
         self._open: OrderedDict[int, tuple[ShardReader, contextlib.ExitStack]] = OrderedDict()
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
         if not len(samples):
             return []
-        return self._gather(samples, ShardReader.samples, _in_order_of_samples)
+        return self._gather(samples, ShardReader.samples, _decode_samples, _in_order_of_samples)
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
         decoder = self._source.only_decoder
         if decoder is not None and len(samples) < FEW * len(np.unique(self._source.locate(samples)[0])):
             return decoder.columns_from(self.samples(samples))
-        return self._gather(samples, ShardReader.columns_of, _in_order_of_columns)
+        return self._gather(samples, ShardReader.columns_of, _decode_columns, _in_order_of_columns)
 
     def sample(self, sample: int) -> dict[str, Any]:
         """Read and decode one sample."""
@@ -100,16 +114,52 @@ class ShardPool:
             kept = held.pop_all()
         return reader, kept, blob is None or stream.cache.limit_bytes is None
 
+    def _decoded_together(
+        self,
+        shards: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        bounds: NDArray[np.int64],
+        decode: Callable[[SampleDecoder, bytes, NDArray[np.int64], NDArray[np.int64]], _T],
+    ) -> _T | None:
+        """Copy the bytes of few rows of each of many shards together and decode them once.
+
+        None where that cannot be: shards of several schemas; or a sample that is malformed, which is to be read again
+        by its shard's reader, who can name it.
+        """
+        buffers: list[bytes] = []
+        lengths: list[NDArray[np.int64]] = []
+        schema: Schema | None = None
+        for begin, end in itertools.pairwise(bounds.tolist()):
+            with self.reader(int(shards[begin])) as reader:
+                if schema is not None and reader.info.schema != schema:
+                    return None
+                schema = reader.info.schema
+                joined, begins, ends = reader.gather(rows[begin:end])
+                buffers.append(joined)
+                lengths.append(ends - begins)
+        if schema is None:
+            return None
+        length = np.concatenate(lengths)
+        ends = np.cumsum(length)
+        with contextlib.suppress(FormatError):
+            return decode(self._source.decoder(schema), b"".join(buffers), ends - length, ends)
+        return None
+
     def _gather(
         self,
         samples: NDArray[np.int64],
         read: Callable[[ShardReader, NDArray[np.int64]], _T],
+        decode: Callable[[SampleDecoder, bytes, NDArray[np.int64], NDArray[np.int64]], _T],
         merge: Callable[[list[_T], NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T:
         order = np.argsort(samples, kind="stable")
         shards, rows = self._source.locate(samples[order])
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         bounds = np.concatenate(([0], cuts, [len(samples)]))
+        if len(bounds) > _JOINED_FROM and len(samples) < _JOINED_BELOW * len(bounds) and self._has_small_rows:
+            found = self._decoded_together(shards, rows, bounds, decode)
+            if found is not None:
+                return merge([found], order, np.array([0, len(samples)]))
         parts: list[_T] = []
         for shard, begin, end in zip(
             shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
@@ -122,6 +172,29 @@ class ShardPool:
             with self.reader(shard) as reader:
                 parts.append(read(reader, rows[begin:end]))
         return merge(parts, order, bounds)
+
+
+def _decode_samples(
+    decoder: SampleDecoder, joined: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    return decoder.many(joined, begins, ends)
+
+
+def _decode_columns(
+    decoder: SampleDecoder, joined: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> dict[str, Any]:
+    return decoder.columns_of(joined, begins, ends)
+
+
+def _default_capacity(source: Source) -> int:
+    """Give the number of shards to keep open, at least 256."""
+    wanted = _OPEN_PER_STREAM * len(source.streams)
+    if wanted <= MAX_OPEN_SHARDS:
+        return MAX_OPEN_SHARDS
+    offsets = 4 * max(1, source.num_samples // max(1, source.num_shards))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    may_open = _MOST_OPEN_SHARDS if files == resource.RLIM_INFINITY else files // 8
+    return max(MAX_OPEN_SHARDS, min(wanted, _MOST_OPEN_SHARDS, may_open, _OFFSETS_NBYTES // offsets))
 
 
 class PoolHere:

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from streamshard import Stream, StreamingDataLoader, StreamingDataset
+from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streamshard.dataset import pool
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
@@ -434,3 +434,49 @@ def test_the_pool_gives_samples_in_the_order_asked_for(tmp_path: Path, ids: list
     directory = write_numbers(tmp_path / "set", SIZES)
     shards = ShardPool(StreamingDataset(local=directory)._source)
     assert numbers(shards.samples(np.array(ids, np.int64))) == ids
+
+
+def test_few_rows_of_each_of_many_shards_are_decoded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_numbers(tmp_path / "set", [5] * 60)
+    shards = ShardPool(StreamingDataset(local=directory)._source)
+    ids = np.random.default_rng(3).permutation(300)[:150]
+    assert numbers(shards.samples(ids)) == ids.tolist()
+    assert shards.columns(ids)["number"].tolist() == ids.tolist()
+    for reader, _ in shards._open.values():
+        monkeypatch.setattr(reader, "samples", None)  # one call for all shards, none for one
+    assert numbers(shards.samples(ids)) == ids.tolist()
+
+
+def test_a_malformed_sample_among_many_shards_is_named(tmp_path: Path) -> None:
+    directory = write_strings(tmp_path / "set")
+    shard = directory / "shard.00017.mds"
+    content = bytearray(shard.read_bytes())
+    content[-3:] = b"\xff\xff\xff"  # no UTF-8
+    shard.write_bytes(content)
+    shards = ShardPool(StreamingDataset(local=directory)._source)
+    with pytest.raises(FormatError, match=r"shard.00017.mds.*, row 0, sample 17 of the dataset"):
+        shards.samples(np.arange(120)[::-1].copy())
+    assert len(shards.samples(np.arange(17))) == 17
+
+
+def write_strings(directory: Path) -> Path:
+    with MDSWriter(out=directory, columns={"text": "str"}, size_limit=60) as writer:
+        for number in range(120):
+            writer.write({"text": f"{number:05}"})
+    return directory
+
+
+def test_of_many_streams_more_shards_are_kept_open_within_the_limits_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [Stream(local=write_numbers(tmp_path / f"{number}", [3])) for number in range(3)]
+    source = StreamingDataset(streams=streams)._source
+    monkeypatch.setattr(pool, "MAX_OPEN_SHARDS", 2)
+    for files, kept in ((1 << 20, 9), (40, 5), (pool.resource.RLIM_INFINITY, 9), (8, 2)):
+        monkeypatch.setattr(pool.resource, "getrlimit", lambda _, files=files: (files, files))
+        assert ShardPool(source)._capacity == kept
+    monkeypatch.setattr(pool, "_OFFSETS_NBYTES", 60)
+    monkeypatch.setattr(pool.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    assert ShardPool(source)._capacity == 5
