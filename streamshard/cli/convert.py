@@ -77,6 +77,7 @@ class _ConvertCommand(click.Command):
 )
 @click.option("--max-errors", metavar="N|P%", help="Most bad records to skip (100, 1%).")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and every problem.")
+@click.option("--split", metavar="NAME=SHARE,...", help="Split into OUT/NAME (train=0.98,val=0.02).")
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
 @click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
 @click.option(
@@ -108,6 +109,7 @@ def command(
     rename: tuple[str, ...],
     max_errors: str | None,
     dry_run: bool,
+    split: str | None,
     as_json: bool,
     quiet: bool,
     **rest: Any,
@@ -125,13 +127,17 @@ def command(
         parse_size_limit,
     )
     from streamshard.convert.progress import SilentProgress
+    from streamshard.convert.splits import parse_splits
     from streamshard.errors import StreamshardError
 
     if "none" in hashes and len(set(hashes)) > 1:
         raise click.UsageError(
             f"--hash none and --hash {next(name for name in hashes if name != 'none')}: choose one"
         )
+    if split is not None and dry_run:
+        raise click.UsageError("--split and --dry-run: choose one; a dry run tells of all records")
     try:
+        splits = None if split is None else parse_splits(split)
         options = ConvertOptions(
             sources=sources,
             size_limit=parse_size_limit(size_limit),
@@ -147,7 +153,11 @@ def command(
     progress = SilentProgress() if quiet else terminal_progress()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        summary = job.dry_run(options, progress) if dry_run else job.convert(options, progress)
+        if splits is not None:
+            summaries = job.convert_splits(options, splits, progress)
+        else:
+            run = job.dry_run if dry_run else job.convert
+            summaries = {"": run(options, progress)}
     except KeyboardInterrupt:
         progress.end()
         click.echo(
@@ -164,11 +174,13 @@ def command(
     finally:
         signal.signal(signal.SIGTERM, before)
     if as_json:
-        click.echo(json.dumps(summary.to_json()))
+        shown = {name: summary.to_json() for name, summary in summaries.items()}
+        click.echo(json.dumps(shown[""] if splits is None else shown))
     else:
-        for line in summary.lines():
-            say(line)
-    if dry_run and summary.skipped and options.on_error == "raise":
+        for summary in summaries.values():
+            for line in summary.lines():
+                say(line)
+    if dry_run and summaries[""].skipped and options.on_error == "raise":
         raise click.exceptions.Exit(1)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping, settled_shaping
 from streamshard.convert.shards import WriteTask
 from streamshard.convert.sources import Source
+from streamshard.convert.splits import parts
 from streamshard.convert.staging import StageTask, in_place, stage_tasks
 from streamshard.convert.summary import Summary
 from streamshard.convert.tally import SavedChunk
@@ -50,7 +52,7 @@ from streamshard.format.sample_hashes import (
 )
 from streamshard.format.shard import config_text, packed_size
 from streamshard.read.tables import MAX_INDEX_NBYTES
-from streamshard.storage.opening import is_local
+from streamshard.storage.opening import is_local, join_url
 from streamshard.write.publish import publish_file
 
 _SHARD_FILE = re.compile(r"shard\.\d{5,}\.mds(\.\w+)?")
@@ -85,14 +87,46 @@ def dry_run(options: ConvertOptions, progress: Progress | None = None) -> Summar
         return _Job(options, progress or SilentProgress(), Path(folder)).dry_run()
 
 
+def convert_splits(
+    options: ConvertOptions, splits: Sequence[tuple[str, float]], progress: Progress | None = None
+) -> dict[str, Summary]:
+    """Divide the records into datasets ``out/NAME``, each by a share of all records; the inputs are scanned once.
+
+    Which record goes where depends on the seed (``shuffle``, else 0) and the number of records alone. After a kill, the
+    same call goes on where it stopped.
+
+    Raises:
+        ConvertError, StorageError: as :func:`convert`; a split that would get no record.
+    """
+    if options.image_root is not None and is_local(options.image_root):
+        options = replace(options, image_root=str(local_path(options.image_root)))
+    shown = progress or SilentProgress()
+    with _Job(options, shown).scanned_once() as scanned:
+        made = {}
+        for name, part in parts(splits, options.shuffle or 0):
+            mine = replace(options, out=join_url(options.out, name), part=part)
+            made[name] = _Job(mine, shown, scanned=scanned).run()
+        return made
+
+
+_Scanned = tuple[list[Source], Shaping, list[list[Path]]]
+
+
 class _Job:
-    def __init__(self, options: ConvertOptions, progress: Progress, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        options: ConvertOptions,
+        progress: Progress,
+        directory: Path | None = None,
+        scanned: Callable[[], _Scanned] | None = None,
+    ) -> None:
         self._options = options
         self._progress = progress
         self._began = time.monotonic()
         self._destination: Destination = open_destination(options.out, options.storage_options)
         self._journal = Journal(directory or work_directory(options.out, options.work_dir))
         self._origins: list[Origin] = []
+        self._scanned = scanned
 
     def dry_run(self) -> Summary:
         self._look_up()
@@ -250,29 +284,57 @@ class _Job:
         options, journal = self._options, self._journal
         if not options.resume:
             journal.forget(scan=True)
-        job = {
-            "version": f"{__version__} 2",
-            "scan": {"sources": [origin.fingerprint() for origin in self._origins], **options.scan_key()},
-            "write": options.write_key(),
-        }
-        for difference in journal.accept(job):
+        for difference in journal.accept(self._facts()):
             self._progress.note(f"work of an interrupted run is planned anew: {difference}")
         self._remove_old_index()
         if (journal.directory / "plan.json").exists():
             plan = Plan.load(journal.directory)
             limit = options.error_limit(plan.extra["convert"]["records"])
-            # Else planned anew, which says what is too much.
-            if limit is None or plan.skipped.total() <= limit:
+            # Else planned anew, which says what is too much, or makes the copies of the inputs again.
+            if (limit is None or plan.skipped.total() <= limit) and plan.has_sources():
                 return plan
         # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
         # not recorded, since the run was killed in between.
         journal.replace_later(self._shard_files())
         return self._planned(workers)
 
-    def _planned(self, workers: Workers) -> Plan:
+    @contextlib.contextmanager
+    def scanned_once(self) -> Iterator[Callable[[], _Scanned]]:
+        """Give what stages and scans the inputs when it is first called; what it made goes at the end."""
+        found: list[_Scanned] = []
+        self._look_up()
+        self._destination.prepare()
+        with self._journal.locked(self._destination.name):
+            if not self._options.resume:
+                self._journal.forget(scan=True)
+            self._journal.accept(self._facts())
+
+            def scanned() -> _Scanned:
+                if not found:
+                    with Workers(self._num_workers()) as workers:
+                        found.append(self._scan_all(workers))
+                return found[0]
+
+            yield scanned
+            self._journal.remove()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "version": f"{__version__} 1",
+            "scan": {
+                "sources": [origin.fingerprint() for origin in self._origins],
+                **self._options.scan_key(),
+            },
+            "write": self._options.write_key(),
+        }
+
+    def _scan_all(self, workers: Workers) -> _Scanned:
         sources = self._stage_all(workers)
         shaping = settled_shaping(sources, self._options)
-        chunks = self._scan(sources, shaping, workers)
+        return sources, shaping, self._scan(sources, shaping, workers)
+
+    def _planned(self, workers: Workers) -> Plan:
+        sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
         return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
 
     def _remove_old_index(self) -> None:

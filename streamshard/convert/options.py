@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard._sizes import parse_bytes
+from streamshard.convert.splits import Part
 
 DEFAULT_SIZE_LIMIT = 1 << 26
 # Pillow's own limit, above which it refuses to decode: 1 GiB of memory at three bytes a pixel, twice.
@@ -45,6 +46,7 @@ class ConvertOptions:
         costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
             themselves, lists for their elements, null and a missing key for 0.
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
+        part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
         max_image_pixels: largest width x height that is decoded.
@@ -75,6 +77,7 @@ class ConvertOptions:
     drop: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     costs: tuple[tuple[str, str], ...] = ()
+    part: Part | None = None
     json_rest: str | None = None
     sample_hash: str | None = None
     allow_outside_root: bool = False
@@ -211,6 +214,8 @@ class ConvertOptions:
             "shuffle": self.shuffle,
             "json_rest": self.json_rest,
         }
+        if self.part is not None:
+            key["part"] = [self.part.begin, self.part.end, self.part.seed]
         return {**key, "sample_hash": self.sample_hash} if self.sample_hash is not None else key
 
     def portable_digest(self) -> str:

@@ -42,6 +42,7 @@ from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
+from streamshard.convert.splits import keep_part
 from streamshard.convert.tally import SavedChunk, image_column_nbytes
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
@@ -72,6 +73,10 @@ class Plan:
     @property
     def num_samples(self) -> int:
         return int(self.begins[-1])
+
+    def has_sources(self) -> bool:
+        """Whether all files that the plan reads are there."""
+        return all(Path(source.path).exists() for source in self.sources)
 
     def schema(self) -> Schema:
         return Schema.from_columns(self.columns.encodings())
@@ -173,6 +178,14 @@ def _planned(
     found.refuse_problems()
     if not num_samples:
         raise ConvertError(found.nothing_text())
+    if options.part is not None:
+        payload_nbytes = keep_part(scanned, options.part)
+        num_samples = len(open_rows(scanned))
+        if not num_samples:
+            raise ConvertError(
+                f"{options.out}: a share of {options.part.end - options.part.begin:g} of {found.num_records} records"
+                " has no record; choose larger shares"
+            )
     rows = directory / "rows"
     if options.shuffle is None:
         scanned.replace(rows)
