@@ -17,6 +17,7 @@ from fsspec.utils import tokenize
 
 from streamshard.errors import BlobNotFoundError, MissingDependencyError, StorageError
 from streamshard.storage.cancel import check_cancelled, run_bounded
+from streamshard.storage.providers import provider_of
 from streamshard.storage.redact import Redactor, public_url
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
@@ -29,7 +30,7 @@ _SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
 
 _EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
-    "adl": "azure", "hf": "hf",
+    "adl": "azure", "hf": "hf", "http": "http", "https": "http", "sftp": "sftp", "ssh": "sftp", "oci": "oci",
 }  # fmt: skip
 
 _BUCKET_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})
@@ -69,10 +70,12 @@ class FsspecStore:
     ) -> None:
         self.url = public_url(url.rstrip("/"))
         self.retry = retry or RetryPolicy()
-        self._root_url = url
-        self._scheme = url.partition(":")[0].lower()
-        self._options = dict(storage_options or {})
-        # Remembered here, so that workers use the endpoint that the trainer's process was given.
+        # Kept from now on, so that workers use what the trainer's process was given.
+        provider = provider_of(url, storage_options or {}, os.environ)
+        self._root_url, self._options = provider.url, provider.options
+        self._given = tuple(map(str, storage_options or {}))
+        self._from_environment = provider.used
+        self._scheme = self._root_url.partition(":")[0].lower()
         self._endpoint = os.environ.get("S3_ENDPOINT_URL") if self._scheme in ("s3", "s3a") else None
         self._redact = Redactor(url, self._options)
         self._opened: tuple[int, Any, str] | None = None
@@ -307,10 +310,12 @@ class FsspecStore:
         return True
 
     def _credentials_hint(self) -> str:
-        names = sorted(self._options)
+        names = sorted(self._given)
         used = (
             f"storage_options with {', '.join(names)}" if names else "the environment's, no storage_options"
         )
+        if self._from_environment:
+            used += f" ({', '.join(self._from_environment)} of the environment)"
         return (
             f"credentials used: {used}; check that they are valid, not expired, and allowed to do this "
             "(a requester-pays bucket needs storage_options={'requester_pays': True})"

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from streamshard.storage.store import Store
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(?:://|::)")
-_MISSPELT = re.compile(r"(s3|s3a|gs|gcs|az|abfs|abfss|hf|https?|file|memory):/(?!/)", re.IGNORECASE)
+_MISSPELT = re.compile(
+    r"(s3|s3a|gs|gcs|az|azure|azure-dl|abfs|abfss|hf|https?|sftp|oci|file|memory):/(?!/)", re.IGNORECASE
+)
 
 
 def open_store(
