@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = interpreters(options.peer_python, options.peers)
     except ValueError as error:
         parser.error(str(error))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends too
     done = []
     if options.resume and options.json is not None and options.json.exists():
         done = json.loads(options.json.read_text())

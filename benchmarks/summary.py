@@ -156,7 +156,7 @@ def _belongs(name: str, library: str) -> bool:
 
 
 def _cell(name: str, library: str, value: float) -> str:
-    how = name.replace(library, "", 1).strip(" ,")
+    how = name.replace(library, "", 1).strip(" ,").removesuffix(" of")
     return number(value) if not how else f"{number(value)} ({how})"
 
 
