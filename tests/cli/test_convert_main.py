@@ -25,7 +25,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     listed = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
-    assert listed == ["convert", "info", "show", "verify", "merge", "state"]
+    assert listed == ["convert", "info", "show", "verify", "repair", "merge", "state"]
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
