@@ -47,7 +47,8 @@ def explain_missing_index(store: Store, split: str | None, source: str) -> str:
     if shards := [key for key in here if ".mds" in key.rpartition("/")[2]]:
         return (
             f"no index at {source}, but {len(shards):,} shard files are there ({_some(shards)}): it is "
-            "written last, so their writer has not finished or was killed. Wait for it, or run it again"
+            "written last, so their writer has not finished or was killed. Wait for it, or run it again; where only "
+            "the index was lost, `streamshard repair` makes one from them"
         )
     if here:
         return f"no index at {source}; found instead: {_some(here)}. That is no dataset: check the path"

@@ -282,7 +282,7 @@ def test_huge_declared_counts_allocate_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets address space limits")
-@pytest.mark.parametrize("algorithm", ["zstd", "gz", "bz2", "br", "snappy"])
+@pytest.mark.parametrize("algorithm", ["zstd", "snappy"])  # all of them in the corpus of tests/hostile
 def test_a_decompression_bomb_stops_at_the_declared_size(tmp_path: Path, algorithm: str) -> None:
     from streamshard.format.compression import parse_compression
 

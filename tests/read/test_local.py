@@ -374,6 +374,7 @@ class TestB070MissingIndex:
         assert "4 shard files" in message
         assert "killed" in message
         assert "run it again" in message
+        assert "streamshard repair" in message
 
     def test_the_parent_of_a_split_names_the_split(self, tmp_path: Path) -> None:
         write_dataset(tmp_path / "train", SAMPLES)
