@@ -20,6 +20,7 @@ _HOME = {
     "StreamingDataLoader": "streamshard.dataset.loader",
     "StreamingDataset": "streamshard.dataset.streaming",
     "World": "streamshard.order.world",
+    "convert_records": "streamshard.convert.records",
     "merge_index": "streamshard.write.merge",
 }
 
@@ -30,10 +31,12 @@ __all__ = [
     "StreamingDataLoader",
     "StreamingDataset",
     "World",
+    "convert_records",
     "merge_index",
 ]
 
 if TYPE_CHECKING:
+    from streamshard.convert.records import convert_records
     from streamshard.dataset.loader import StreamingDataLoader
     from streamshard.dataset.stream import Stream
     from streamshard.dataset.streaming import StreamingDataset

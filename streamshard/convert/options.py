@@ -138,10 +138,10 @@ class ConvertOptions:
         object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
 
     def _check_columns(self) -> None:
-        from streamshard.convert.origins import KINDS
+        from streamshard.convert.origins import KINDS, ROWS
         from streamshard.format.encodings import parse_encoding
 
-        if self.kind is not None and self.kind not in KINDS:
+        if self.kind is not None and self.kind not in (*KINDS, ROWS):
             raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}")
         for option, pairs in (("column", self.columns), ("rename", self.rename)):
             for name, value in pairs:

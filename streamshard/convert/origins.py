@@ -27,6 +27,9 @@ from streamshard.storage.store import check_key
 KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder")
 """The kinds of input, as ``--from`` takes them. ``hf`` also stands for single Arrow files."""
 
+ROWS = "rows"
+"""The kind of what :func:`streamshard.convert.records.convert_records` lays down."""
+
 _SUFFIXES = {
     **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), "jsonl"),
     ".csv": "csv",

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamshard.convert.forms.packed import COLUMNS_SUFFIX, PackedForm
 from streamshard.convert.json_array import array_to_lines
 from streamshard.convert.jsonl import BOM
-from streamshard.convert.origins import Origin
+from streamshard.convert.origins import ROWS, Origin
 from streamshard.convert.scan import Advance
-from streamshard.convert.sources import CELLS, TAR, Source
+from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
 from streamshard.errors import ConvertError
 from streamshard.storage.opening import is_local, open_store
@@ -117,6 +118,8 @@ class _Staging:
             from streamshard.convert.forms.folder import stage_folder
 
             return [stage_folder(origin, self._directory / f"{task.stem}.lines", task.storage_options)]
+        if origin.kind == ROWS:
+            return [self._rows()]
         if origin.kind == "litdata":
             from streamshard.convert.forms.litdata_stage import stage_chunk
 
@@ -126,6 +129,14 @@ class _Staging:
         if temporary and all(path not in (Path(source.path), Path(source.aside)) for source in sources):
             path.unlink(missing_ok=True)
         return sources
+
+    def _rows(self) -> Source:
+        origin = self._origin
+        path = Path(origin.location)
+        columns = json.loads(path.with_suffix(COLUMNS_SUFFIX).read_text(encoding="ascii"))
+        nbytes = PackedForm(path).nbytes
+        self._read(origin.nbytes)
+        return Source(origin.name, str(path), nbytes, origin.image_folder, PACKED, "row", 0, columns)
 
     def _read(self, nbytes: int) -> None:
         self._advance(nbytes, 0)

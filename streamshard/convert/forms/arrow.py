@@ -71,7 +71,7 @@ def stage_table(task: StageTask, path: Path, spool: Path, advance: Callable[[int
     pa = _pyarrow()
     origin = task.origin
     kind = "Parquet" if origin.kind == "parquet" else "Arrow"
-    typing = _Typing(pa)
+    typing = BatchTyping()
     row = task.before
     share = path.stat().st_size
     try:
@@ -151,11 +151,11 @@ def _check_names(schema: Any, path: Path) -> None:
             raise ConvertError(f"source {path.name!r}: it has column {name!r} twice")
 
 
-class _Typing:
+class BatchTyping:
     """Turns columns of batches into values, and knows at the end which encodings hold all of them."""
 
-    def __init__(self, pa: Any) -> None:
-        self._pa = pa
+    def __init__(self) -> None:
+        self._pa = pa = _pyarrow()
         self._encodings: dict[str, str | None] = {}
         self._is_scalar = {
             pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.int64(): "int",

@@ -4,7 +4,8 @@
     file      records, then u64 offsets[count + 1], then u64 count
 
 ``path`` is the way to the place in the row where the value belongs (keys and list places), ``type`` ``"b"`` for bytes
-or a NumPy type for an array of one dimension. Numbers are little-endian.
+or a NumPy type for an array, with its shape behind it unless that is one number (``"<f4:2,3"``).
+Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from streamshard.convert.jsonl import read_span
 from streamshard.convert.rows import sync_file
 from streamshard.errors import FormatError
 
+COLUMNS_SUFFIX = ".columns"
+"""Of the file beside a spool of :mod:`streamshard.convert.records` that has its columns as JSON."""
+
 _HEAD = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
 _BUFFER = 1 << 20
 
 
 def pack(row: Mapping[str, Any]) -> bytes:
-    """Pack one row of plain values, bytes and arrays of one dimension.
+    """Pack one row of plain values, bytes and arrays of numbers.
 
     Raises:
         TypeError: a value of another class.
@@ -46,9 +50,11 @@ def pack(row: Mapping[str, Any]) -> bytes:
             blobs.append(bytes(value))
             places.append([path, "b", len(blobs[-1])])
             return None
-        if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
-            blobs.append(np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes())
-            places.append([path, value.dtype.newbyteorder("<").str, len(blobs[-1])])
+        if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iuf":
+            dtype = value.dtype.newbyteorder("<")
+            blobs.append(np.ascontiguousarray(value, dtype).tobytes())
+            shape = "" if value.ndim == 1 else ":" + ",".join(map(str, value.shape))
+            places.append([path, f"{dtype.str}{shape}", len(blobs[-1])])
             return None
         if isinstance(value, np.generic | np.ndarray):
             return taken_out(value.tolist(), path)
@@ -77,7 +83,12 @@ def unpack(text: bytes) -> dict[str, Any]:
         holder: Any = row
         for step in path[:-1]:
             holder = holder[step]
-        holder[path[-1]] = blob if kind == "b" else np.frombuffer(blob, kind)
+        if kind == "b":
+            holder[path[-1]] = blob
+            continue
+        dtype, _, shape = kind.partition(":")
+        array = np.frombuffer(blob, dtype)
+        holder[path[-1]] = array.reshape(tuple(map(int, shape.split(",")))) if shape else array
     return row
 
 
