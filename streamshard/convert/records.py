@@ -35,8 +35,8 @@ def convert_records(
     may be more than memory holds. After a kill, the same call with the same rows goes on where it stopped.
 
     Args:
-        records: an iterable of dicts whose values are text, numbers, bytes, NumPy arrays, lists and dicts; a ``pyarrow``
-            table; or a ``datasets.Dataset`` with any selection.
+        records: an iterable of dicts whose values are text, numbers, bytes, NumPy arrays, lists and dicts; a
+            ``pyarrow`` table; or a ``datasets.Dataset`` with any selection.
         out: directory or URL of the new dataset.
         progress: told how far it is.
         options: fields of :class:`~streamshard.convert.options.ConvertOptions`, such as ``shuffle=0`` or
