@@ -26,7 +26,7 @@ def start(setting: Setting) -> Iterator[Contest]:
             Party("bare Python", "start_bare"),
             Party(f"{OURS} --help", "start_help"),
             *(
-                Party(f"{peer}, import {package}", "start_import", peer, {"package": package})
+                Party(f"{peer}, import {package}", "start_import", peer, {"package": package, "turns": 2})
                 for peer, package in _PACKAGES.items()
             ),
         ],
