@@ -1,16 +1,24 @@
 """A TCP proxy in front of an HTTP server that delays, throttles, cuts, stalls and lies on command.
 
 Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` requests that match. Every request
-gets a connection of its own.
+gets a connection of its own. ``Link`` is what all requests go through: a latency each, one bandwidth together.
+Requests, and bytes of their answers, are counted.
+
+``python -m tests.support.faulty_proxy HOST PORT LATENCY_S BYTES_PER_S`` runs one in a process of its own: it prints its
+port, and for each line that it reads what ``totals`` gives, as JSON. It ends with its input.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 _PIECE = 16 << 10
 
@@ -43,11 +51,45 @@ class Fault:
         return self.method in (None, method) and self.path_contains in path
 
 
+@dataclass(frozen=True)
+class Link:
+    """The line between client and server.
+
+    Args:
+        latency_s: a round trip; each request takes one before its answer begins.
+        bytes_per_s: of all answers together; 0 for unlimited.
+    """
+
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class _Bucket:
+    """Bytes in turn, as many a second as the line carries."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._rate = bytes_per_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait_s(self, nbytes: int) -> float:
+        """Seconds until these bytes have gone through."""
+        if not self._rate:
+            return 0.0
+        with self._lock:
+            now = time.monotonic()
+            self._free_at = max(now, self._free_at) + nbytes / self._rate
+            return self._free_at - now
+
+
 class FaultyProxy:
     """Listens on a loopback port of its own. A context manager; leaves no thread and no socket behind."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, link: Link | None = None) -> None:
         self._target = (host, port)
+        self._link = link or Link()
+        self._bucket = _Bucket(self._link.bytes_per_s)
+        self.nbytes: dict[str, int] = {}
         self._lock = threading.Lock()
         self._faults: list[tuple[Fault, int]] = []
         self._open: set[socket.socket] = set()
@@ -83,6 +125,24 @@ class FaultyProxy:
     def count(self, method: str, path_contains: str = "") -> int:
         """Requests so far with this method and a path that contains this."""
         return sum(m == method and path_contains in p for m, p in self.requests)
+
+    def set_link(self, link: Link) -> None:
+        """Make requests from now on go through another line."""
+        self._link, self._bucket = link, _Bucket(link.bytes_per_s)
+
+    def bytes_of(self, path_contains: str = "") -> int:
+        """Bytes of answers so far, heads included, to requests whose path contains this."""
+        with self._lock:
+            return sum(nbytes for path, nbytes in self.nbytes.items() if path_contains in path)
+
+    def totals(self) -> dict[str, Any]:
+        """Requests and bytes of answers so far, those of shards apart."""
+        return {
+            "requests": len(self.requests),
+            "nbytes": self.bytes_of(),
+            "shard_requests": sum(".mds" in path for _, path in self.requests),
+            "shard_nbytes": self.bytes_of(".mds"),
+        }
 
     def __enter__(self) -> FaultyProxy:
         return self
@@ -129,7 +189,7 @@ class FaultyProxy:
             method, path, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
             self.requests.append((method, path))
             fault = self._take_fault(method, path)
-            if self._closing.wait(fault.latency_s):
+            if self._closing.wait(fault.latency_s + self._link.latency_s):
                 return
             if fault.status is not None:
                 _answer(client, head, *fault.status)
@@ -141,7 +201,7 @@ class FaultyProxy:
                 server.sendall(head)
                 upward = threading.Thread(target=_pump, args=(client, server), daemon=True)
                 upward.start()
-                self._pass_answer(server, client, fault)
+                self._pass_answer(server, client, fault, path)
                 for one in (client, server):
                     with contextlib.suppress(OSError):
                         one.shutdown(socket.SHUT_RDWR)
@@ -158,7 +218,7 @@ class FaultyProxy:
                     return fault
         return Fault()
 
-    def _pass_answer(self, server: socket.socket, client: socket.socket, fault: Fault) -> None:
+    def _pass_answer(self, server: socket.socket, client: socket.socket, fault: Fault, path: str) -> None:
         if fault.half_body:
             _halve(server, client)
             return
@@ -167,8 +227,13 @@ class FaultyProxy:
         while piece := server.recv(_PIECE):
             for limit in limits:
                 piece = piece[: max(0, limit - sent)]
+            wait_s = self._bucket.wait_s(len(piece))
+            if wait_s and self._closing.wait(wait_s):
+                return
             client.sendall(piece)
             sent += len(piece)
+            with self._lock:
+                self.nbytes[path] = self.nbytes.get(path, 0) + len(piece)
             if fault.cut_after is not None and sent >= fault.cut_after:
                 return
             if fault.stall_after is not None and sent >= fault.stall_after:
@@ -228,3 +293,15 @@ def _halve(server: socket.socket, client: socket.socket) -> None:
     ]
     lines += [b"Content-Length: %d" % len(kept), b"Connection: close"]
     client.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + kept)
+
+
+def main() -> None:
+    host, port, latency_s, bytes_per_s = sys.argv[1:]
+    with FaultyProxy(host, int(port), link=Link(float(latency_s), float(bytes_per_s))) as proxy:
+        print(proxy.port, flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(proxy.totals()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
