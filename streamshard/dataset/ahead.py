@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.dataset.early import EarlyReads
 from streamshard.dataset.foresight import Foresight
 from streamshard.dataset.tolerance import LostShards
 from streamshard.errors import FormatError
@@ -19,10 +20,14 @@ from streamshard.storage.prefetch import Prefetcher
 if TYPE_CHECKING:
     from streamshard.dataset.feed import Share
     from streamshard.dataset.source import Source
+    from streamshard.read.ranged import RangedShard
 
 # Bytes of shards wanted ahead of the trainer by each worker where ``predownload`` says nothing.
 AHEAD_NBYTES = 256 << 20
+# Fetches at once: more of small shards, so that a request's latency is filled by others.
 _FETCH_THREADS = 4
+_MOST_THREADS = 16
+_THREADS_NBYTES = 16 << 20
 # Shares of a limit that all readers of a node together fetch ahead, and whose samples they look ahead: what is fetched
 # early takes the room of what a later epoch could use.
 _AHEAD_OF_LIMIT = 4
@@ -39,8 +44,11 @@ class _Caches:
     def add(self, blob: Blob, cache: NodeCache, side: Blob | None) -> None:
         self._cache_of[id(blob)] = (blob, cache, side)
 
+    def forget(self, blob: Blob) -> None:
+        self._cache_of.pop(id(blob), None)
+
     def ensure(self, blob: Blob) -> Path:
-        _, cache, side = self._cache_of.pop(id(blob))
+        _, cache, side = self._cache_of[id(blob)]
         if side is not None:
             # Fetched ahead too. Whoever opens the shard asks for it again, and then says what is wrong.
             with contextlib.suppress(FormatError, OSError):
@@ -61,7 +69,7 @@ class Ahead:
         self._source = source
         self._lost = LostShards(tolerated=False) if lost is None else lost
         self._needed: Counter[int] = Counter()
-        self._wanted: dict[int, int] = {}
+        self._wanted: dict[int, Blob] = {}
         self._local: set[int] = set()
         self.nbytes = 0
         self.fetches = any(stream.fetches for stream in source.streams)
@@ -75,6 +83,9 @@ class Ahead:
         readers = share.readers_here
         self.most_nbytes = min([AHEAD_NBYTES, *(limit // (_AHEAD_OF_LIMIT * readers) for limit in limits)])
         self.most_samples: int | None = None
+        self._threads = max(
+            _FETCH_THREADS, min(_MOST_THREADS, _THREADS_NBYTES // max(1, _mean_nbytes(source)))
+        )
         if limits:
             in_sight = min(limits) * source.num_samples // max(1, source.raw_nbytes)
             self.most_samples = max(1, in_sight // (_IN_SIGHT_OF_LIMIT * readers))
@@ -82,6 +93,9 @@ class Ahead:
                 # Shards that are in use would be given up for those fetched ahead, and the other way round. Where lost
                 # shards are tolerated, they are found out ahead.
                 self.fetches = False
+        # What is wanted before the first samples are read by range is held back meanwhile.
+        self._held: list[int] = []
+        self._early = EarlyReads.of(source, share) if self.fetches and lost is None else None
 
     def want(self, samples: NDArray[np.int64]) -> None:
         """Ask for the shards of ``samples``, behind all that was asked for before."""
@@ -98,17 +112,43 @@ class Ahead:
                 continue
             if self._prefetcher is None:
                 self._prefetcher = Prefetcher(
-                    self._caches.ensure, threads=_FETCH_THREADS, ahead_bytes=self.most_nbytes
+                    self._caches.ensure, threads=self._threads, ahead_bytes=self.most_nbytes
                 )
             self._caches.add(blob, stream.cache, stream.side_blob(number))
-            self._wanted[shard] = blob.nbytes
+            self._wanted[shard] = blob
             self.nbytes += blob.nbytes
-            self._prefetcher.want(shard, blob)
+            if self._early is None or self._early.has_begun:
+                self._prefetcher.want(shard, blob)
+            else:
+                self._held.append(shard)
+
+    def by_range(self, samples: NDArray[np.int64]) -> dict[int, RangedShard] | None:
+        """Read the samples of shards that are not here yet by range, at the start of an iteration.
+
+        Whole shards follow once the first ones are read. None where all are here, or are better waited for.
+        """
+        if self._early is None:
+            return None
+        found = self._early.read(samples, self._wanted)
+        if found is None:
+            self._early = None
+        self._release()
+        return found
+
+    def _release(self) -> None:
+        """Let whole shards come, in the order in which they were wanted."""
+        held, self._held = self._held, []
+        for shard in held:
+            if self._prefetcher is not None and shard in self._wanted:
+                self._prefetcher.want(shard, self._wanted[shard])
 
     def wait(self, samples: NDArray[np.int64]) -> None:
         """Block until the shards of ``samples`` are local, or lost; raises what else kept one from it."""
         if self._prefetcher is None:
             return
+        if self._held:
+            self._early = None
+            self._release()
         for shard in self._shards_of(samples):
             if shard in self._wanted:
                 try:
@@ -116,8 +156,7 @@ class Ahead:
                 except (FormatError, OSError) as error:
                     if not self._lost.note(shard, error):
                         raise
-                self._prefetcher.done_with(shard)
-                self.nbytes -= self._wanted.pop(shard)
+                self._drop(shard)
                 self._local.add(shard)
 
     def done_with(self, samples: NDArray[np.int64]) -> None:
@@ -131,6 +170,15 @@ class Ahead:
             del self._needed[shard]
             if self._evicts:
                 self._local.discard(shard)
+            if shard in self._wanted:
+                self._drop(shard)  # its samples were read by range, and it is not needed again soon
+
+    def _drop(self, shard: int) -> None:
+        blob = self._wanted.pop(shard)
+        self.nbytes -= blob.nbytes
+        self._caches.forget(blob)
+        if self._prefetcher is not None:
+            self._prefetcher.done_with(shard)
 
     def close(self) -> None:
         """End all fetching."""
@@ -142,3 +190,7 @@ class Ahead:
         shards, first = np.unique(self._source.locate(samples)[0], return_index=True)
         ordered: list[int] = shards[np.argsort(first)].tolist()
         return ordered
+
+
+def _mean_nbytes(source: Source) -> int:
+    return source.raw_nbytes // max(1, source.num_shards)

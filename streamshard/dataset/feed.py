@@ -209,6 +209,17 @@ class Feed:
     def _decoded(self, pool: ShardPool, ahead: Ahead, chunk: RankBatches) -> Iterator[tuple[Any, int]]:
         read, split = self._reading.read, self._reading.split
         bounds = chunk.bounds.tolist()
+        early = ahead.by_range(chunk.samples) if self._reading.get is None else None
+        if early is not None:
+            # What is wrong with a sample is told by its shard, as it always is.
+            try:
+                with pool.using(early):
+                    values = read(pool, chunk.samples)
+            except (FormatError, OSError):
+                pass
+            else:
+                yield from zip(split(values, bounds), np.diff(chunk.bounds).tolist(), strict=True)
+                return
         if len(bounds) > 2:
             # A chunk that cannot be read as a whole is read again batch by batch, so that the batches before the
             # damage are delivered and the error comes with the batch that it belongs to.

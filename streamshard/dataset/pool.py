@@ -7,7 +7,7 @@ import itertools
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +50,7 @@ class ShardPool:
         self._capacity = _default_capacity(source) if capacity is None else capacity
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
         self._open: OrderedDict[int, tuple[ShardReader, contextlib.ExitStack]] = OrderedDict()
+        self._lent: Mapping[int, ShardReader] = {}
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
@@ -73,6 +74,9 @@ class ShardPool:
     @contextlib.contextmanager
     def reader(self, shard: int) -> Iterator[ShardReader]:
         """Lend the reader of a shard, which is fetched first if need be."""
+        if shard in self._lent:
+            yield self._lent[shard]
+            return
         entry = self._open.get(shard)
         if entry is not None:
             self._open.move_to_end(shard)
@@ -87,6 +91,15 @@ class ShardPool:
         while len(self._open) > self._capacity:
             self.close_shard(next(iter(self._open)))
         yield reader
+
+    @contextlib.contextmanager
+    def using(self, readers: Mapping[int, ShardReader]) -> Iterator[None]:
+        """Take these readers for the shards of these numbers until the block ends."""
+        self._lent = readers
+        try:
+            yield
+        finally:
+            self._lent = {}
 
     def close_shard(self, shard: int) -> None:
         """Close one shard, if it is open."""

@@ -136,6 +136,12 @@ class OpenStream:
         return self.in_place is None or self.index.is_compressed
 
     @property
+    def allows_ranges(self) -> bool:
+        """Whether single samples may be read from the store before their shard is here and was checked whole."""
+        unchecked = isinstance(self.validate_hash, str) and not self._validate_samples
+        return self.in_place is None and not unchecked and not is_local(self.stream.remote or "")
+
+    @property
     def url(self) -> str:
         """The stream's place, for messages; holds no credentials."""
         return f"{self.store.url.rstrip('/')}/{self.split}" if self.split else self.store.url

@@ -107,6 +107,13 @@ class NodeCache:
         os.close(descriptor)
         return True
 
+    def has_file(self, blob: Blob) -> bool:
+        """Whether a file of that name and size is here, checked or not."""
+        try:
+            return self._directory().path_of(blob.name).lstat().st_size == blob.nbytes
+        except OSError:
+            return False
+
     def _directory(self) -> CacheDirectory:
         here = self._here
         if here is None or here[0] != os.getpid():

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,12 +22,17 @@ from streamshard.storage.providers import provider_of
 from streamshard.storage.redact import Redactor, public_url
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
-from streamshard.storage.windows import Window, read_pieces, remote_size
+from streamshard.storage.together import Tell, together
+from streamshard.storage.windows import PART_NBYTES, Window, read_pieces, remote_size
 
 T = TypeVar("T")
 
 # An upload tells nothing while it runs, so its time limit grows with its size as on a link of this speed.
 _SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
+
+# Connections over which one file comes at once, and those that one client may have at all: many files come at a time.
+_PARTS_AT_ONCE = 4
+_CONNECTIONS = 64
 
 _EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
@@ -118,15 +124,27 @@ class FsspecStore:
         known = nbytes is not None and nbytes > 0
         expected = nbytes if nbytes is not None and known else self.size(key)
         check_size(expected, nbytes, f"fetch {self._shown(key)}")
+        begins = range(0, expected, PART_NBYTES)
+        parts = [partial(self._part, key, begin, expected, known) for begin in begins]
         with replacing(path) as temporary, temporary.open("xb") as file:
-
-            def take(piece: bytes) -> None:
-                file.write(piece)
-                if progress is not None:
-                    progress(len(piece))
-
-            self._stream(key, 0, expected, take, probe_end=known)
+            # A connection to a bucket is slow, so parts of one file come over several; they end in any order.
+            threads = max(1, min(_PARTS_AT_ONCE, len(parts)))
+            for number, pieces in together(parts, threads=threads, progress=progress):
+                file.seek(begins[number])
+                file.writelines(pieces)
         return expected
+
+    def _part(self, key: str, begin: int, expected: int, known: bool, tell: Tell) -> list[bytes]:
+        """Read the part of a file that begins at ``begin``, with its own tries and windows."""
+        pieces: list[bytes] = []
+        end = min(expected, begin + PART_NBYTES)
+
+        def take(piece: bytes) -> None:
+            pieces.append(piece)
+            tell(len(piece))
+
+        self._stream(key, begin, end, take, expected=expected, probe_end=known and end == expected)
+        return pieces
 
     def put(self, key: str, path: Path) -> None:
         check_key(key, self.url)
@@ -187,9 +205,21 @@ class FsspecStore:
         self._call("delete", key, remove)
 
     def _stream(
-        self, key: str, begin: int, end: int, take: Callable[[bytes], Any], *, probe_end: bool = False
+        self,
+        key: str,
+        begin: int,
+        end: int,
+        take: Callable[[bytes], Any],
+        *,
+        expected: int | None = None,
+        probe_end: bool = False,
     ) -> None:
-        """Hand bytes [begin, end) to ``take`` in order, window by window, each with its own tries."""
+        """Hand bytes [begin, end) to ``take`` in order, window by window, each with its own tries.
+
+        ``expected`` is the size that the file must have; with ``probe_end``, one byte more is asked for, to see that it
+        ends at ``end``.
+        """
+        whole = end if expected is None else expected
         window = Window(begin, end)
         while window.position < end:
             check_cancelled()
@@ -202,7 +232,14 @@ class FsspecStore:
                     pieces, failed = self._bounded(
                         key,
                         lambda fs, path: read_pieces(
-                            fs, path, window.position, stop, probed_end, have, end, f"read {self._shown(key)}"
+                            fs,
+                            path,
+                            window.position,
+                            stop,
+                            probed_end,
+                            have,
+                            whole,
+                            f"read {self._shown(key)}",
                         ),
                         self.retry.attempt_timeout_s,
                     )
@@ -348,7 +385,8 @@ def _tune(fs: Any, retry: RetryPolicy) -> None:
         fs.retries = 1
         fs.read_timeout = retry.attempt_timeout_s
         fs.connect_timeout = min(10.0, retry.attempt_timeout_s)
-        fs.config_kwargs = {"retries": {"max_attempts": 0}, **fs.config_kwargs}
+        own = {"retries": {"max_attempts": 0}, "max_pool_connections": _CONNECTIONS}
+        fs.config_kwargs = {**own, **fs.config_kwargs}
 
 
 def _check_stored(found: int, expected: int) -> None:

@@ -11,6 +11,8 @@ from streamshard.storage.store import check_size
 
 # A window is what one call reads: several pieces at once, because one connection to a bucket is slow.
 _PIECE_NBYTES = 4 << 20
+PART_NBYTES = _PIECE_NBYTES
+"""What of one file comes over one connection when several are used at once."""
 _BEYOND_THE_END = 416  # how a server refuses a range of which it has nothing
 _WINDOW_NBYTES = 4 * _PIECE_NBYTES
 _SMALLEST_WINDOW_NBYTES = 64 << 10
