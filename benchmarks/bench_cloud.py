@@ -204,7 +204,7 @@ def _end(batches: Any) -> None:
 
 
 def cold_epoch(**place: Any) -> dict[str, float]:
-    """An epoch, with no time between batches: bytes needed a second over the link's."""
+    """An epoch, with no time between batches: share of the link from the first byte of a shard to the last."""
     from streamshard import StreamingDataLoader
 
     return _cold_epoch(_ours(**place), StreamingDataLoader, place["port"])
@@ -225,7 +225,7 @@ def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
         seconds = time.perf_counter() - begin
         total = totals()
     return {
-        "share_of_link": total["shard_nbytes"] / seconds / BYTES_PER_S,
+        "share_of_link": total["shard_nbytes"] / total["shard_seconds"] / BYTES_PER_S,
         "seconds": seconds,
         "fetched_mib": total["shard_nbytes"] / 2**20,
         "requests": total["requests"],

@@ -94,6 +94,7 @@ class FaultyProxy:
         self._link = link or Link()
         self._bucket = _Bucket(self._link.bytes_per_s)
         self.nbytes: dict[str, int] = {}
+        self._shards_since = self._shards_until = 0.0
         self._lock = threading.Lock()
         self._faults: list[tuple[Fault, int]] = []
         self._open: set[socket.socket] = set()
@@ -140,12 +141,13 @@ class FaultyProxy:
             return sum(nbytes for path, nbytes in self.nbytes.items() if path_contains in path)
 
     def totals(self) -> dict[str, Any]:
-        """Requests and bytes of answers so far, those of shards apart."""
+        """Requests and bytes of answers so far, those of shards apart, and seconds from their first byte to their last."""
         return {
             "requests": len(self.requests),
             "nbytes": self.bytes_of(),
             "shard_requests": sum(".mds" in path for _, path in self.requests),
             "shard_nbytes": self.bytes_of(".mds"),
+            "shard_seconds": self._shards_until - self._shards_since,
         }
 
     def __enter__(self) -> FaultyProxy:
@@ -238,6 +240,9 @@ class FaultyProxy:
             sent += len(piece)
             with self._lock:
                 self.nbytes[path] = self.nbytes.get(path, 0) + len(piece)
+                if ".mds" in path:
+                    self._shards_until = time.monotonic()
+                    self._shards_since = self._shards_since or self._shards_until
             if fault.cut_after is not None and sent >= fault.cut_after:
                 return
             if fault.stall_after is not None and sent >= fault.stall_after:
