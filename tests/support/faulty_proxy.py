@@ -141,7 +141,7 @@ class FaultyProxy:
             return sum(nbytes for path, nbytes in self.nbytes.items() if path_contains in path)
 
     def totals(self) -> dict[str, Any]:
-        """Requests and bytes of answers so far, those of shards apart, and seconds from their first byte to their last."""
+        """Requests and bytes of answers so far, those of shards apart, and seconds from first to last of these."""
         return {
             "requests": len(self.requests),
             "nbytes": self.bytes_of(),
