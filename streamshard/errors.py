@@ -75,6 +75,10 @@ class CacheTooSmallError(StorageError):
     """A cache limit below what the run needs at once; the message holds both numbers."""
 
 
+class DirectoryInUseError(StorageError):
+    """A directory that another writer is writing to."""
+
+
 class BadSamplesError(StreamshardError, ValueError):
     """More bad samples in an epoch than ``error_limit`` tolerates, or no good one to take a bad one's place."""
 

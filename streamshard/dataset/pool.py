@@ -56,14 +56,14 @@ class ShardPool:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
         if not len(samples):
             return []
-        return self._gather(samples, ShardReader.samples, _decode_samples, _in_order_of_samples)
+        return self._gather(samples, _samples_of, _decode_samples, _in_order_of_samples)
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
         decoder = self._source.only_decoder
         if decoder is not None and len(samples) < FEW * len(np.unique(self._source.locate(samples)[0])):
             return decoder.columns_from(self.samples(samples))
-        return self._gather(samples, ShardReader.columns_of, _decode_columns, _in_order_of_columns)
+        return self._gather(samples, _columns_of, _decode_columns, _in_order_of_columns)
 
     def sample(self, sample: int) -> dict[str, Any]:
         """Read and decode one sample."""
@@ -185,6 +185,14 @@ class ShardPool:
             with self.reader(shard) as reader:
                 parts.append(read(reader, rows[begin:end]))
         return merge(parts, order, bounds)
+
+
+def _samples_of(reader: ShardReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    return reader.samples(rows)
+
+
+def _columns_of(reader: ShardReader, rows: NDArray[np.int64]) -> dict[str, Any]:
+    return reader.columns_of(rows)
 
 
 def _decode_samples(

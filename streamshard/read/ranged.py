@@ -134,35 +134,59 @@ class RangedShard(ShardReader):
         self.num_samples = shard.info.num_samples
         self._decoder = shard.decoder
         self._check = shard.check
-        self._decodes_mapped = False
         self._rows = rows
         self._content = content
         self._begins_here = np.array([begin for begin, _ in spans], dtype=np.int64)
         self._ends_here = np.array([end for _, end in spans], dtype=np.int64)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def raw(self, row: int) -> bytes:
+        """Return the encoded bytes of one sample."""
+        buffer, begins, ends = self.gather(np.array([row]))
+        return buffer[int(begins[0]) : int(ends[0])]
+
+    def sample(self, row: int) -> dict[str, Any]:
+        """Return one sample, decoded."""
+        return self.samples(np.array([row]))[0]
+
+    def samples(self, rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
+        """Return several samples. Raises FormatError naming the shard."""
+        buffer, begins, ends = self.gather(rows)
+        try:
+            return self._decoder.many(buffer, begins, ends)
+        except FormatError as error:
+            raise FormatError(f"shard {self.name!r}: {error}") from error
+
+    def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:
+        """Return samples column-wise; raises as ``samples``."""
+        buffer, begins, ends = self.gather(rows)
+        try:
+            return self._decoder.columns_of(buffer, begins, ends)
+        except FormatError as error:
+            raise FormatError(f"shard {self.name!r}: {error}") from error
+
+    def gather(self, rows: NDArray[np.integer[Any]]) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+        """Give the bytes of samples: (buffer, begins, ends), sample i being buffer[begins[i]:ends[i]].
+
+        Raises:
+            IndexError: a row that was not read.
+            ChecksumError: a sample is not what its hash says, where samples are checked.
+        """
+        at = np.searchsorted(self._rows, rows)
+        if at.size and (int(at.max()) >= len(self._rows) or (self._rows[at] != rows).any()):
+            raise self._elsewhere(f"rows {rows.tolist()[:20]}")
+        begins, ends = self._begins_here[at], self._ends_here[at]
+        if self._check is not None:
+            self._check.many(rows, self._content, begins, ends, self._place)
+        return self._content, begins, ends
 
     def sample_nbytes(self) -> NDArray[np.int64]:
         raise self._elsewhere("the sizes of all samples")
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(f"{self!r} holds samples that were read for one batch")
-
-    def _raw(self, row: int) -> bytes:
-        begins, ends = self._spans(np.array([row if row >= 0 else row + self.num_samples]))
-        return self._content[int(begins[0]) : int(ends[0])]
-
-    def _spans(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        at = np.searchsorted(self._rows, rows)
-        if at.size and (int(at.max()) >= len(self._rows) or (self._rows[at] != rows).any()):
-            raise self._elsewhere(f"rows {rows.tolist()[:20]}")
-        return self._begins_here[at], self._ends_here[at]
-
-    def _read_rows(
-        self, begins: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-        return self._content, begins, ends
 
     def _elsewhere(self, what: str) -> IndexError:
         return IndexError(

@@ -21,6 +21,7 @@ from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
 from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry, side_basename
 from streamshard.format.schema import Schema
 from streamshard.format.shard import ShardCutter, config_text
+from streamshard.write.claim import Claim
 from streamshard.write.costs import Cost, CostSums
 from streamshard.write.destination import refuse_or_clear
 from streamshard.write.encode import shard_basename, write_shard, write_side_file
@@ -71,6 +72,7 @@ class MDSWriter:
     Raises:
         ValueError: an argument that makes no sense; nothing has been made then.
         FileExistsError: the place is not empty and ``exist_ok`` is False.
+        DirectoryInUseError: another writer is writing to the same local directory.
     """
 
     def __init__(
@@ -269,6 +271,7 @@ class MDSWriter:
             self._fail(error)
             raise
         self._finished = self._halted = True
+        self._claim.release()
         self._press.shutdown()
         if self._uploader is not None:
             self._uploader.close()
@@ -290,6 +293,7 @@ class MDSWriter:
             for store in stores:
                 refuse_or_clear(store, exist_ok=False)
         self._directory.mkdir(parents=True, exist_ok=True)
+        self._claim = Claim(self._directory)
         # The remote index is what others read: it goes first.
         for store in reversed(stores):
             refuse_or_clear(store, exist_ok=exist_ok)
@@ -378,6 +382,7 @@ class MDSWriter:
             self._uploader.take_back()
         for name in reversed(self._published):
             (self._directory / name).unlink(missing_ok=True)
+        self._claim.release()
         self._remove_made_directory()
 
     def _remove_made_directory(self) -> None:
