@@ -11,7 +11,8 @@
     │   ├── BlobNotFoundError(FileNotFoundError)
     │   ├── AccessDeniedError(PermissionError)
     │   ├── WrongSizeError                  a file of another size than its index says
-    │   └── CacheTooSmallError             a cache limit that cannot work
+    │   ├── CacheTooSmallError             a cache limit that cannot work
+    │   └── DirectoryInUseError            a second writer for one directory
     ├── BadSamplesError(ValueError)        more bad samples in an epoch than are tolerated
     ├── StateError(ValueError)             a training state that does not fit the dataset
     ├── TopologyError(ValueError)          ranks, nodes or batch sizes that contradict each other
