@@ -28,10 +28,8 @@ AHEAD_NBYTES = 256 << 20
 _FETCH_THREADS = 4
 _MOST_THREADS = 16
 _THREADS_NBYTES = 16 << 20
-# Shares of a limit that all readers of a node together fetch ahead, and whose samples they look ahead: what is fetched
-# early takes the room of what a later epoch could use.
+# Share of a limit that all readers of a node together fetch ahead.
 _AHEAD_OF_LIMIT = 4
-_IN_SIGHT_OF_LIMIT = 16
 
 
 class _Caches:
@@ -87,8 +85,8 @@ class Ahead:
             _FETCH_THREADS, min(_MOST_THREADS, _THREADS_NBYTES // max(1, _mean_nbytes(source)))
         )
         if limits:
-            in_sight = min(limits) * source.num_samples // max(1, source.raw_nbytes)
-            self.most_samples = max(1, in_sight // (_IN_SIGHT_OF_LIMIT * readers))
+            in_sight = (source.nbytes_in_sight or 0) * source.num_samples // max(1, source.raw_nbytes)
+            self.most_samples = max(1, in_sight // readers)
             if self.fetches and not foresight.fits() and lost is None:
                 # Shards that are in use would be given up for those fetched ahead, and the other way round. Where lost
                 # shards are tolerated, they are found out ahead.

@@ -158,7 +158,12 @@ class StreamingDataLoader(DataLoader[Any]):
             self._slots = None
             if nbytes >= _SLOT_NBYTES_FROM and 2 * nbytes <= _SLOT_NBYTES_TO:
                 self._slots = slots_for(self.num_workers, (self.prefetch_factor or 2) + 1, 2 * nbytes)
-        return Bundling(self.collate_fn, most_batches(nbytes, made_by_user=made_by_user), self._slots)
+        most = most_batches(nbytes, made_by_user=made_by_user)
+        in_sight = dataset.batches_in_sight(self.num_workers)
+        if in_sight is not None:
+            # As many bundles of a worker are made or wait.
+            most = min(most, max(1, in_sight // ((self.prefetch_factor or 2) + 1)))
+        return Bundling(self.collate_fn, most, self._slots)
 
     @contextlib.contextmanager
     def _collating(self, collate_fn: Callable[[Any], Any]) -> Iterator[None]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from streamshard.format.schema import Schema
 
 _OPENING_THREADS = 16
+_IN_SIGHT_OF_LIMIT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,15 @@ class Source:
     def only_decoder(self) -> SampleDecoder | None:
         """The decoder of all samples, where all shards have the same columns; else None."""
         return next(iter(self._decoders.values())) if len(self._decoders) == 1 else None
+
+    @property
+    def nbytes_in_sight(self) -> int | None:
+        """Bytes of samples that a node's readers together may look ahead; None: as many as they like.
+
+        What one reader has gone on from while others still need it takes the room of what a later epoch could use.
+        """
+        limits = [stream.cache.limit_bytes for stream in self.streams if stream.cache.limit_bytes is not None]
+        return min(limits) // _IN_SIGHT_OF_LIMIT if limits else None
 
     def decodes_pictures(self, decode_images: bool) -> bool:
         """Whether decoding a sample costs so much more than reading it that batches are better read singly."""

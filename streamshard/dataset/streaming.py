@@ -213,6 +213,14 @@ class StreamingDataset(Course, IterableDataset[Any]):
         samples = -(-plan.global_batch_size // plan.ranks)
         return samples * max(1, self._source.raw_nbytes // self._source.num_samples)
 
+    def batches_in_sight(self, workers: int) -> int | None:
+        """Batches that one of a rank's workers may look ahead; None where no cache has a limit."""
+        most = self._source.nbytes_in_sight
+        if most is None:
+            return None
+        ranks = self._world().replicate(self._batching.replication).ranks_per_node
+        return max(1, most // (ranks * workers * self.batch_nbytes))
+
     @property
     def applies_user_code(self) -> bool:
         """Whether functions of the user's make something else of samples or batches."""
