@@ -11,6 +11,7 @@ import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset
 from streamshard.dataset import early
+from streamshard.errors import StorageError
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.seaweedfs import SeaweedServer
 from tests.support.small_datasets import write_dataset
@@ -100,6 +101,19 @@ def test_an_epoch_is_whole_and_what_is_fetched_twice_is_bounded(
     before = len(s3_proxy.requests)
     assert len([number for batch in loader for number in batch]) == SAMPLES
     assert len(s3_proxy.requests) == before
+
+
+def test_no_more_is_read_by_range_than_a_64th_of_the_epoch(
+    s3: SeaweedServer, s3_proxy: FaultyProxy, url: str, directory: Path, tmp_path: Path
+) -> None:
+    stall_whole_shards(s3_proxy)
+    loader = loader_of(s3, s3_proxy, url, tmp_path, batch_size=2, download_retry=0, download_timeout=4)
+    given: list[int] = []
+    with pytest.raises(StorageError, match="shard"):
+        for batch in loader:
+            given += batch
+    budget = sum(path.stat().st_size for path in directory.glob("*.mds")) / 64
+    assert budget / 2 < sum(len(sample(number)["payload"]) for number in given) <= budget
 
 
 @pytest.mark.parametrize("case", ["hash named", "compressed", "small", "warm"])

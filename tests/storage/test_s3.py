@@ -47,13 +47,18 @@ def through(proxy: FaultyProxy, s3: SeaweedServer, bucket: str, retry: RetryPoli
     return open_store(bucket, storage_options=s3.options_for(proxy.endpoint_url), retry=retry)
 
 
-def test_a_large_file_goes_up_and_comes_down_equal(s3: SeaweedServer, tmp_path: Path) -> None:
-    body = os.urandom(1 << 20) * 17
+def test_a_large_file_goes_up_and_comes_down_equal_its_parts_in_any_order(
+    s3: SeaweedServer, s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    body = os.urandom(17 << 20)
     (tmp_path / "source").write_bytes(body)
-    store = open_store(s3.make_bucket(), storage_options=s3.storage_options, retry=QUICK)
-    store.put("large", tmp_path / "source")
-    store.fetch_to("large", tmp_path / "got", nbytes=len(body))
+    url = s3.make_bucket()
+    open_store(url, storage_options=s3.storage_options, retry=QUICK).put("large", tmp_path / "source")
+    s3_proxy.arm(Fault(latency_s=0.5, method="GET"))
+    s3_proxy.arm(Fault(cut_after=1 << 20, method="GET"))
+    through(s3_proxy, s3, url).fetch_to("large", tmp_path / "got", nbytes=len(body))
     assert (tmp_path / "got").read_bytes() == body
+    assert s3_proxy.count("GET", "large") == 6  # five parts, one of them again
 
 
 def test_b143_the_endpoint_of_mosaicml_users_is_honoured(
