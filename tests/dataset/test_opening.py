@@ -50,7 +50,7 @@ def test_the_table_of_data_read_in_place_lies_in_this_users_cache(tmp_path: Path
         assert opened.index.num_samples == 40
     assert files(tmp_path) == before
     (table,) = files(own_cache)
-    assert table.endswith(f".streamshard/tables/{opened.digest}.v1.table")
+    assert table.endswith(f".streamshard/tables/{opened.digest}.v2.table")
 
 
 def test_the_table_of_a_remote_place_lies_in_its_cache(tmp_path: Path, own_cache: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_table_of_a_remote_place_lies_in_its_cache(tmp_path: Path, own_cache
         local = tmp_path / remote.partition(":")[0]
         opened = OpenStream(Stream(remote=remote, local=local), Fetching())
         assert isinstance(opened.index, MappedIndex)
-        assert files(local) == [f".streamshard/tables/{opened.digest}.v1.table"]
+        assert files(local) == [f".streamshard/tables/{opened.digest}.v2.table"]
     assert files(own_cache) == []
 
 
