@@ -194,7 +194,7 @@ def loader(directory: str, small: str, start: str) -> dict[str, float]:
             command = [sys.executable, "-c", f"from {_MODULE} import _train as f; f({place!r}, {start!r})"]
             environment = {**os.environ, "STREAMSHARD_CACHE": cache}
             done = subprocess.run(
-                command, check=True, cwd=ROOT, env=environment, capture_output=True, text=True
+                command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
             )
             found.append(json.loads(done.stdout.splitlines()[-1]))
     below, above = found
@@ -211,7 +211,11 @@ def _train(directory: str, start: str) -> None:
     from streamshard import StreamingDataLoader, StreamingDataset
 
     dataset = StreamingDataset(local=directory, shuffle=True, batch_size=BATCH_SIZE)
-    batches = iter(StreamingDataLoader(dataset, num_workers=WORKERS, multiprocessing_context=start))
+    # Those workers that have read all their batches of a small dataset must be there to be measured too.
+    loader = StreamingDataLoader(
+        dataset, num_workers=WORKERS, multiprocessing_context=start, persistent_workers=True
+    )
+    batches = iter(loader)
     for _ in range(4 * WORKERS):
         next(batches)
     workers = [int(task) for task in _children()]
