@@ -87,16 +87,29 @@ def _grid(
         yield count, -(-shards // count) + 1  # a lane may have pieces of one shard more
 
 
-def _judge(epochs: Callable[[int], Any], sizes: Any) -> dict[str, float | None]:
+# What the comparison of whole grids takes; the other measures are kept for the defaults.
+_GRID = (
+    *("overall_shards", "effective_shards", "ideal_shards"),
+    *("first_to_median", "last_to_median", "least_to_median"),
+    *("live_shards_max", "live_shards_mean", "needed_shards_max", "needed_shards_mean", "fetches"),
+)
+
+
+def _judge(epochs: Callable[[int], Any], sizes: Any, *, whole: bool = True) -> dict[str, float | None]:
     from streamshard.order.quality import shuffle_quality
 
-    found = shuffle_quality(epochs(0), sizes, RANKS * RANK_BATCH, next_epoch=epochs(1)).summary()
+    following = epochs(1) if whole else None
+    found = shuffle_quality(epochs(0), sizes, RANKS * RANK_BATCH, next_epoch=following).summary()
     # NaN is no JSON; five digits are enough for everybody.
-    return {name: float(f"{value:.5g}") if value == value else None for name, value in found.items()}
+    return {
+        name: float(f"{value:.5g}") if value == value else None
+        for name, value in found.items()
+        if whole or name in _GRID
+    }
 
 
 def quality_streamshard(samples: int) -> list[dict[str, Any]]:
-    """Every shuffle with its defaults; ``sliding`` and ``shard`` over the grid."""
+    """Every shuffle with its defaults; ``sliding``, ``block`` and ``shard`` over the grid."""
     from streamshard.order.batches import BatchPlan
     from streamshard.order.epoch import Order
     from streamshard.order.walk import Walk
@@ -108,6 +121,8 @@ def quality_streamshard(samples: int) -> list[dict[str, Any]]:
         ]
         grid = (FINE_LANES, FINE_WINDOWS) if dataset["shards"] <= 400 else (LANES, WINDOWS)
         tries += [("sliding", *point) for point in _grid(dataset["shards"], *grid)]
+        few = WINDOWS if dataset["shards"] <= 400 else (2, 16)
+        tries += [("block", *point) for point in _grid(dataset["shards"], windows=few)]
         tries += [("shard", lanes, None) for lanes, window in _grid(dataset["shards"]) if window == 1]
         for shuffle, lanes, window in tries:
             walk = Walk(sizes, seed=SEED, shuffle=shuffle, lanes=lanes, window=window)
@@ -115,7 +130,8 @@ def quality_streamshard(samples: int) -> list[dict[str, Any]]:
             plan = BatchPlan(order.num_samples, RANKS * RANK_BATCH)
             epoch = partial(_epoch_of_streamshard, order, plan)
             of = {"order": shuffle, "lanes": walk.lanes, "window": walk.window, "default": lanes is None}
-            rows.append({**dataset, **of, "announced": walk.live_shards(), **_judge(epoch, sizes)})
+            judged = _judge(epoch, sizes, whole=lanes is None)
+            rows.append({**dataset, **of, "announced": walk.live_shards(), **judged})
     return rows
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import OURS
-from benchmarks.quality_table import MOST_NEEDED
+from benchmarks.quality_table import MOST_LIVE
 
 PANEL_WIDTH, PANEL_HEIGHT = 330, 200
 LEFT, TOP, GAP_X, GAP_Y, LEGEND = 56, 62, 64, 62, 36
@@ -51,7 +51,7 @@ def draw(rows: Sequence[Row]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="11">',
-        "<title>Quality of shuffling against the shards that it needs at a time</title>",
+        "<title>Quality of shuffling against the shards that are live at a time</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     x = LEFT
@@ -76,7 +76,7 @@ def _panel(
     highest = 1.2
 
     def at(row: Row) -> tuple[float, float]:
-        share = min(1.0, max(0.0, math.log2(row[MOST_NEEDED]) / most))
+        share = min(1.0, max(0.0, math.log2(row[MOST_LIVE]) / most))
         height = min(highest, max(0.0, measure(row))) / highest
         return left + share * PANEL_WIDTH, top + (1 - height) * PANEL_HEIGHT
 
@@ -86,7 +86,7 @@ def _panel(
         _text(
             left + PANEL_WIDTH / 2,
             top + PANEL_HEIGHT + 30,
-            "shards needed at a time, at most",
+            "shards live at a time, at most",
             anchor="middle",
         ),
     ]

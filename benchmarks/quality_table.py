@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.contest import OURS
 
-MOST_NEEDED, NEEDED, LIVE = "needed_shards_max", "needed_shards_mean", "live_shards_mean"
+MOST_LIVE, LIVE, NEEDED = "live_shards_max", "live_shards_mean", "needed_shards_mean"
 MEASURE = "overall_shards"
 _EDGE = (
     0.98  # a working set that is 2 % below the least of a curve counts as that: lanes turn in other batches
@@ -35,7 +35,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class Beside:
-    """A peer's settings on some datasets beside ``sliding`` with the same shards needed.
+    """A peer's settings on some datasets beside ``sliding`` with as many shards live.
 
     Attributes:
         order: the peer's order.
@@ -51,7 +51,7 @@ class Beside:
 
 
 def beside(
-    rows: Sequence[Mapping[str, Any]], working_set: str = MOST_NEEDED, measure: str = MEASURE
+    rows: Sequence[Mapping[str, Any]], working_set: str = MOST_LIVE, measure: str = MEASURE
 ) -> Iterator[Beside]:
     """Compare each peer's order with ``sliding``, which is interpolated between the windows that were tried."""
     peers = dict.fromkeys((row["order"], row["shards"]) for row in rows if row["party"] != OURS)
@@ -137,18 +137,18 @@ def _window(row: Mapping[str, Any]) -> str:
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        "| shards | peer's order | settings | most needed, any lanes | needed, any lanes | needed, same lanes | "
-        "live, same lanes | worse end: theirs | ours |",
+        "| shards | peer's order | settings | most live, any lanes | live, any lanes | live, same lanes | "
+        "needed, any lanes | worse end: theirs | ours |",
         "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    by = {key: list(beside(rows, key)) for key in (MOST_NEEDED, NEEDED, LIVE)}
+    by = {key: list(beside(rows, key)) for key in (MOST_LIVE, LIVE, NEEDED)}
     order = sorted(range(len(by[NEEDED])), key=lambda number: by[NEEDED][number].shards)
-    for most, needed, live in ((by[MOST_NEEDED][n], by[NEEDED][n], by[LIVE][n]) for n in order):
+    for most, live, needed in ((by[MOST_LIVE][n], by[LIVE][n], by[NEEDED][n]) for n in order):
         theirs = _ends([r for r in rows if (r["order"], r["shards"]) == (needed.order, needed.shards)])
         ours = _ends(
             [r for r in rows if r["order"] == "sliding" and r["shards"] == needed.shards and r["default"]]
         )
-        ratios = [most.any_lanes, needed.any_lanes, needed.same_lanes, live.same_lanes]
+        ratios = [most.any_lanes, live.any_lanes, live.same_lanes, needed.any_lanes]
         lines.append(
             f"| {needed.shards:,} | {needed.order} | {len(needed.any_lanes)} | "
             f"{' | '.join(map(_spread, ratios))} | {theirs:.2f} | {ours:.2f} |"
@@ -172,7 +172,7 @@ def summarize_quality(result: Mapping[str, Any]) -> list[str]:
     lines = []
     for found in sorted(beside(result["rows"]), key=lambda each: each.shards):
         lines.append(
-            f"| shuffle quality, same shards needed at most: {found.shards:,} shards | "
+            f"| shuffle quality, same shards live at most: {found.shards:,} shards | "
             f"{_spread(found.any_lanes)} | {OURS}, sliding | {found.order} | effective shards/batch |"
         )
     return lines

@@ -22,6 +22,7 @@ BLOCK_SAMPLES = 5  # samples of a block, per pass
 WHOLE_PASS = 6  # shuffle="full"
 LABELS = 7  # batching_method="random"
 SCATTERED = 8  # blocks and pieces of a pass of a scattered stream
+BORDER_TIME = 9  # when in a pass the shards that borders of lanes cut are played
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Lanes:
         piece_begins: first sample id of each piece, in file order numbering, shape (pieces,).
         piece_counts: samples of each piece, all > 0, shape (pieces,).
         lane_pieces: pieces of lane c are lane_pieces[c] … lane_pieces[c+1]-1, shape (C+1,).
+        border_cuts: whether the border at which lane c begins cuts a shard, and False for the end, shape (C+1,).
     """
 
     num_samples: int
@@ -58,6 +59,7 @@ class Lanes:
     piece_begins: NDArray[np.int64]
     piece_counts: NDArray[np.int64]
     lane_pieces: NDArray[np.int64]
+    border_cuts: NDArray[np.bool_]
 
     @property
     def full_rows(self) -> int:
@@ -104,7 +106,17 @@ def cut_lanes(samples_per_shard: NDArray[np.int64], count: int, *, seed: int, st
         piece_begins=shard_begins[shard] + (begins - run_begin),
         piece_counts=np.diff(cuts),
         lane_pieces=np.searchsorted(cuts, borders).astype(np.int64),
+        border_cuts=_cuts(run_ends, borders),
     )
+
+
+def _cuts(run_ends: NDArray[np.int64], borders: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say which borders lie inside a shard."""
+    if not run_ends.size:
+        return np.zeros(borders.size, dtype=np.bool_)
+    slot = np.minimum(np.searchsorted(run_ends, borders), run_ends.size - 1)
+    inside: NDArray[np.bool_] = (borders > 0) & (run_ends[slot] != borders)
+    return inside
 
 
 def interleave(first: int, total: int, offset: int) -> NDArray[np.bool_]:

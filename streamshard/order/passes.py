@@ -3,7 +3,8 @@
 A stream of a small share meets a batch with a sample or none. Whole blocks, one for each of very many lanes, would be
 most of the work and of the memory of a run that reads a few rows of each. So the permutations of a scattered
 stream's blocks and pieces are such as are computed at single places (:func:`scattered`), for the places of many streams
-at once. Pieces, windows and blocks are those of the ``sliding`` shuffle; ``shard`` is that of a window of 1.
+at once. ``sliding`` with a window of k splits each piece into k parts; part j of piece t goes to row block t + j, and
+the first k row blocks are one block, and the last k. ``shard`` is that with a window of 1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 from streamshard.order.keys import SCATTERED
 from streamshard.order.lanes import Lanes, bit_reversed, lane_border, lane_order
 from streamshard.order.permutation import mixed_words, scattered
-from streamshard.order.shuffle import STAGGER_FROM
+
+# Lanes of fewer pieces keep their first piece whole: a cut would cost a larger share of what they hold.
+STAGGER_FROM = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ def _pieces_in_turn(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Give first sample ids and sizes of all pieces in the order in which their lanes turn to them; and pieces a lane.
 
-    As in ``sliding`` passes, the first piece of lane c of long lanes is cut at bitrev(c)/C.
+    The first piece of lane c of long lanes is cut at bitrev(c)/C and its rest comes last: lanes turn one by one.
     """
     begins = np.concatenate([each.lanes.piece_begins + each.first_id for each in given])
     counts = np.concatenate([each.lanes.piece_counts for each in given])

@@ -1,6 +1,6 @@
 """Shuffles within one lane of one pass: which samples make up a block, and in which order they come.
 
-    sliding   block t mixes one part of each of ``window`` pieces; each block brings in one piece, retires one
+    sliding   ``window`` tracks of pieces side by side, which turn to their next pieces at different times
     block     ``window`` whole pieces are mixed, then the next ones
     shard     one piece after another, each shuffled in itself
 
@@ -9,15 +9,17 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.order.keys import BLOCK_SAMPLES, PIECE_ORDER, PIECE_SAMPLES, Key
+from streamshard.order.keys import BLOCK_SAMPLES, BORDER_TIME, PIECE_ORDER, PIECE_SAMPLES, Key
+from streamshard.order.lane import LanePass
 from streamshard.order.lanes import Lanes, bit_reversed
-from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
+from streamshard.order.permutation import permutation
+from streamshard.order.tracks import TrackPass
 
 SHUFFLES = ("sliding", "block", "shard", "full", "none")
 _ALIASES = {
@@ -29,8 +31,9 @@ _ALIASES = {
     "naive": "full",
 }
 
-# Lanes of fewer pieces keep their first piece whole: a cut would cost a larger share of what they hold.
-STAGGER_FROM = 16
+
+_CIRCLE = 1 << 32
+_GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: its multiples spread evenly over the circle
 
 
 def parse_shuffle(name: str | None) -> str:
@@ -51,151 +54,97 @@ def parse_shuffle(name: str | None) -> str:
 def lane_pass(
     lanes: Lanes, lane: int, *, shuffle: str, window: int, seed: int, stream: int, turn: int
 ) -> LanePass:
-    """Lay out one lane for one pass: permute its pieces, stagger the first, and form blocks."""
-    begin, end = int(lanes.lane_pieces[lane]), int(lanes.lane_pieces[lane + 1])
-    order = permutation(Key(PIECE_ORDER, seed, stream, turn, lane), end - begin) + begin
+    """Lay out one lane for one pass: order its pieces, and form tracks or blocks of them."""
+    most = 1 if shuffle == "shard" else window
+    order = _piece_order(lanes, lane, most, seed, stream, turn, alike=shuffle == "block")
     begins, counts = lanes.piece_begins[order], lanes.piece_counts[order]
-    if order.size >= STAGGER_FROM:
-        begins, counts = _stagger(begins, counts, *bit_reversed(lane, lanes.count))
     samples_key = Key(PIECE_SAMPLES, seed, stream, turn, lane)
     block_key = Key(BLOCK_SAMPLES, seed, stream, turn, lane)
-    if shuffle == "shard":
-        return _ShardPass(begins, counts, samples_key, block_key)
-    if shuffle == "block" or begins.size <= window:
-        edges = _block_edges(begins.size, window, *bit_reversed(lane, lanes.count))
+    phase = bit_reversed(lane, lanes.count)
+    if shuffle == "block" or not order.size:
+        blocks = -(-order.size // window)
+        edges = [block_edge(block, order.size, window, *phase) for block in range(blocks + 1)]
         return _BlockPass(begins, counts, samples_key, block_key, edges)
-    return _SlidingPass(begins, counts, samples_key, block_key, window)
+    return TrackPass(begins, counts, samples_key, block_key, min(most, order.size), phase)
 
 
-def _stagger(
-    begins: NDArray[np.int64], counts: NDArray[np.int64], numerator: int, denominator: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut the first piece and move its second part to the end: lanes then turn to new shards one by one."""
-    head = int(counts[0]) * numerator // denominator
-    rest_begin, rest_count = begins[0] + head, counts[0] - head
-    skip = 0 if head else 1
-    begins = np.append(begins[skip:], rest_begin)
-    counts = np.append(counts[skip:], rest_count)
-    if head:
-        counts[0] = head
-    return begins, counts
+def _piece_order(
+    lanes: Lanes, lane: int, window: int, seed: int, stream: int, turn: int, *, alike: bool
+) -> NDArray[np.int64]:
+    """Permute a lane's pieces; the two parts of a shard that lies across a border come at about the same time."""
+    begin, end = int(lanes.lane_pieces[lane]), int(lanes.lane_pieces[lane + 1])
+    order = permutation(Key(PIECE_ORDER, seed, stream, turn, lane), end - begin) + begin
+    sides = (begin, end - 1) if end - begin > 1 else ()
+    cut = [(piece, lane + side) for side, piece in enumerate(sides) if lanes.border_cuts[lane + side]]
+    whole = order
+    for piece, _ in cut:
+        whole = whole[whole != piece]
+    if alike:
+        whole = whole[_alike(lanes.piece_counts[whole], window, descending=(lane + turn) % 2 == 1)]
+    if not cut:
+        return whole
+    first = _first_time(seed, stream, turn)
+    ends = np.cumsum(lanes.piece_counts[whole])
+    placed: list[tuple[int, int, int]] = []
+    for piece, border in cut:
+        if whole.size < 2 * window:  # there is no place between: last in one lane, first in the other
+            placed.append((whole.size if border > lane else 0, border - lane, piece))
+            continue
+        # Not among the first and last ones, where a batch would have one shard of two lanes.
+        time = (first + border * _GOLDEN) % _CIRCLE
+        low, high = int(ends[window - 1]), int(ends[whole.size - window])
+        row = low + ((high - low) * time >> 32)
+        placed.append((int(np.searchsorted(ends, row, side="right")), time, piece))
+    placed.sort()
+    for place, _, piece in reversed(placed):
+        whole = np.concatenate((whole[:place], (piece,), whole[place:]))
+    return whole
 
 
-def _block_edges(num_pieces: int, window: int, numerator: int, denominator: int) -> list[int]:
-    """Give the piece numbers at which blocks begin and, last, end; lanes are staggered against each other.
+@lru_cache(maxsize=16)
+def _first_time(seed: int, stream: int, turn: int) -> int:
+    return int(Key(BORDER_TIME, seed, stream, turn).words(1)[0]) >> 32
 
-    A first or last block of less than half a window is joined to its neighbour.
+
+def _alike(counts: NDArray[np.int64], window: int, *, descending: bool) -> NDArray[np.int64]:
+    """Sort the pieces of each two blocks by size, up and down in turn: a block of very unlike ones mixes badly.
+
+    A lane of only two blocks stays as it is, as each pass should divide it in another way.
     """
-    if num_pieces <= window:
-        return [0, num_pieces]
-    least = -(-window // 2)
-    offset = window * numerator // denominator
-    inner = range(offset if offset >= least else offset + window, num_pieces - least + 1, window)
-    return [0, *inner, num_pieces]
+    order = np.arange(counts.size)
+    if counts.size <= 2 * window:
+        return order
+    run = order // (2 * window)
+    down = (run % 2 == 1) ^ descending
+    return np.lexsort((np.where(down, -counts, counts), run))
 
 
-class LanePass(abc.ABC):
-    """The samples of one lane in one pass, as a sequence of blocks. Rows count the lane's samples from 0.
+def block_edge(block: int, num_pieces: int, window: int, numerator: int, denominator: int) -> int:
+    """Give the piece number at which a block begins; for the number of blocks, that of pieces.
 
-    One block is held at a time, with what the next one needs of its predecessor.
+    A lane of n pieces has ⌈n / window⌉ blocks of nearly the same size, but for the first and the last one: together
+    as large as two, they have 1/2 to 3/2 of a block each, which differs from lane to lane.
     """
-
-    def __init__(
-        self, begins: NDArray[np.int64], counts: NDArray[np.int64], samples_key: Key, block_key: Key
-    ) -> None:
-        self._begins = begins
-        self._counts = counts
-        self._ends = np.cumsum(counts)
-        self._samples_key = samples_key
-        self._block_key = block_key
-        self._block = -1
-        self._begin = 0
-        self._held: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of the lane."""
-        return int(self._ends[-1]) if self._ends.size else 0
-
-    @property
-    @abc.abstractmethod
-    def num_blocks(self) -> int:
-        """Blocks of the lane, empty ones included."""
-
-    @abc.abstractmethod
-    def block_begin(self, block: int) -> int:
-        """Give the row at which a block begins; for ``num_blocks``, the number of rows."""
-
-    @abc.abstractmethod
-    def block_of(self, row: int) -> int:
-        """Give the block that holds a row."""
-
-    @abc.abstractmethod
-    def block_pieces(self, block: int) -> range:
-        """Give the pieces, numbered in this pass's order, that a block draws from."""
-
-    @abc.abstractmethod
-    def _samples(self, block: int) -> NDArray[np.int64]:
-        """Compute a block's sample ids in their order."""
-
-    def rows(self, begin: int, end: int) -> list[NDArray[np.int64]]:
-        """Give the sample ids of rows begin … end-1 (0 <= begin < end <= num_samples) to be joined."""
-        parts: list[NDArray[np.int64]] = []
-        while begin < end:
-            held_end = self._begin + self._held.size
-            if begin == held_end:  # going on to the next block needs no search
-                self._hold(self._block + 1, held_end)
-            elif not self._begin <= begin < held_end:
-                block = self.block_of(begin)
-                self._hold(block, self.block_begin(block))
-            else:
-                stop = min(end, held_end)
-                parts.append(self._held[begin - self._begin : stop - self._begin])
-                begin = stop
-        return parts
-
-    def _hold(self, block: int, begin: int) -> None:
-        self._held = self._samples(block)
-        self._block, self._begin = block, begin
-
-    def piece_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Give each piece's first sample id and the rows [first, last) of the blocks that draw from it, in this
-        pass's order; shape (pieces,)."""
-        borders = np.array([self.block_begin(block) for block in range(self.num_blocks + 1)], dtype=np.int64)
-        first = np.full(self._counts.size, self.num_samples, dtype=np.int64)
-        last = np.zeros(self._counts.size, dtype=np.int64)
-        for block in range(self.num_blocks):
-            pieces = self.block_pieces(block)
-            here = slice(pieces.start, pieces.stop)
-            first[here] = np.minimum(first[here], borders[block])
-            last[here] = borders[block + 1]
-        return self._begins, first, last
-
-    def piece_span(self, piece: int) -> tuple[int, int]:
-        """Give the first sample id and the number of samples of a piece, numbered in this pass's order."""
-        return int(self._begins[piece]), int(self._counts[piece])
-
-    def _key(self, key: Key, item: int) -> Key:
-        return Key(key.use, key.seed, key.stream, key.turn, key.place, item)
+    blocks = -(-num_pieces // window)
+    if not 0 < block < blocks:
+        return 0 if block <= 0 else num_pieces
+    place = 2 * denominator * block + 2 * numerator + 1 - denominator
+    return (num_pieces * place + denominator * blocks) // (2 * denominator * blocks)
 
 
-class _ShardPass(LanePass):
-    @property
-    def num_blocks(self) -> int:
-        return self._counts.size
+def live_blocks(lanes: Lanes, window: int) -> NDArray[np.int64]:
+    """Give the pieces of which some samples may be read and some not, in each lane's first and last blocks.
 
-    def block_begin(self, block: int) -> int:
-        return int(self._ends[block - 1]) if block else 0
-
-    def block_of(self, row: int) -> int:
-        return int(np.searchsorted(self._ends, row, side="right"))
-
-    def block_pieces(self, block: int) -> range:
-        return range(block, block + 1)
-
-    def _samples(self, block: int) -> NDArray[np.int64]:
-        begin, count = self.piece_span(block)
-        return permutation(self._key(self._samples_key, block), count) + begin
+    Where a lane's first block is a small one, others are still in theirs when it turns to the next: so the larger
+    of both counts. Shape (2, C).
+    """
+    live = np.empty((2, lanes.count), dtype=np.int64)
+    for lane, pieces in enumerate(np.diff(lanes.lane_pieces).tolist()):
+        blocks = -(-pieces // window)
+        edges = [block_edge(at, pieces, window, *bit_reversed(lane, lanes.count)) for at in (1, blocks - 1)]
+        usual = -(-pieces // max(1, blocks))
+        live[:, lane] = max(edges[0], usual), max(pieces - edges[1], usual)
+    return live
 
 
 class _BlockPass(LanePass):
@@ -235,84 +184,7 @@ class _BlockPass(LanePass):
         samples: NDArray[np.int64] = chosen + shift[chosen]
         return samples
 
-
-class _SlidingPass(LanePass):
-    """Part j of piece t is in row block t+j; the first ``window`` row blocks are one block, and the last."""
-
-    def __init__(
-        self,
-        begins: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        samples_key: Key,
-        block_key: Key,
-        window: int,
-    ) -> None:
-        super().__init__(begins, counts, samples_key, block_key)
-        self._window = window
-        # floor(j·m/k) = j·(m÷k) + floor(j·(m mod k)/k): exact, and far from the end of 64 bits.
-        self._quotients, self._remainders = np.divmod(counts, window)
-        self._live: dict[int, NDArray[np.uint16] | Bijection] = {}
-
-    @property
-    def num_blocks(self) -> int:
-        return self._counts.size - self._window + 1
-
-    def block_begin(self, block: int) -> int:
-        if block <= 0:
-            return 0
-        if block >= self.num_blocks:
-            return self.num_samples
-        return self._before(block + self._window - 1)
-
-    def block_of(self, row: int) -> int:
-        # A row block b begins no later than piece b does and no earlier than piece b-k+1.
-        low = int(np.searchsorted(self._ends, row, side="right"))
-        high = low + self._window - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._before(middle) <= row:
-                low = middle
-            else:
-                high = middle - 1
-        return min(max(low - self._window + 1, 0), self.num_blocks - 1)
-
-    def block_pieces(self, block: int) -> range:
-        return range(block, block + self._window)
-
-    def _before(self, row_block: int) -> int:
-        """Count the samples of all row blocks before one."""
-        begin, end = max(0, row_block - self._window + 1), min(self._counts.size, row_block)
-        parts = row_block - np.arange(begin, end, dtype=np.int64)
-        whole = int(self._ends[begin - 1]) if begin else 0
-        return whole + int(self._part_begins(parts, begin, end).sum())
-
-    def _part_begins(self, parts: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
-        begins: NDArray[np.int64] = (
-            parts * self._quotients[begin:end] + parts * self._remainders[begin:end] // self._window
-        )
-        return begins
-
-    def _samples(self, block: int) -> NDArray[np.int64]:
-        pieces = self.block_pieces(block)
-        first = 0 if block == 0 else block + self._window - 1
-        last = self._counts.size + self._window - 1 if block == self.num_blocks - 1 else block + self._window
-        live: dict[int, NDArray[np.uint16] | Bijection] = {}
-        parts = []
-        for piece in pieces:
-            piece_begin, count = self.piece_span(piece)
-            begin = max(first - piece, 0) * count // self._window
-            end = min(last - piece, self._window) * count // self._window
-            walk = self._live.get(piece)
-            if walk is None:
-                walk = self._piece_walk(piece)
-            live[piece] = walk
-            part = walk.span(begin, end) if isinstance(walk, Bijection) else walk[begin:end].astype(np.int64)
-            parts.append(part + piece_begin)
-        self._live = live
-        samples = np.concatenate(parts)
-        return samples[permutation(self._key(self._block_key, block), samples.size)]
-
-    def _piece_walk(self, piece: int) -> NDArray[np.uint16] | Bijection:
-        count = int(self._counts[piece])
-        key = self._key(self._samples_key, piece)
-        return Bijection(key, count) if count >= SLICED_FROM else permutation(key, count).astype(np.uint16)
+    def piece_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        pieces = np.diff(self._edges)
+        first, last = np.repeat(self._block_begins[:-1], pieces), np.repeat(self._block_begins[1:], pieces)
+        return self._begins, first, last

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamshard.errors import TopologyError
 from streamshard.order.keys import WHOLE_PASS, Key
+from streamshard.order.lane import LanePass
 from streamshard.order.lanes import (
     MAX_LANES,
     MAX_SCATTERED_WINDOW,
@@ -21,7 +22,8 @@ from streamshard.order.lanes import (
 )
 from streamshard.order.passes import Passes, Scattered
 from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
-from streamshard.order.shuffle import LanePass, lane_pass, parse_shuffle
+from streamshard.order.shuffle import lane_pass, live_blocks, parse_shuffle
+from streamshard.order.tracks import step_rows
 
 # Far above any data set, and low enough that no sum in this package comes near the end of 64 bits.
 MAX_SAMPLES = 1 << 53
@@ -273,23 +275,39 @@ class Walk:
         """Rows of a lane that a block holds, on the average; all where single places can be computed."""
         if self._cut is None or self.scattered:
             return self.num_samples
-        shards = self.window if self.shuffle == "block" else 1
-        return max(1, shards * self.num_samples // self.num_shards)
+        if self.shuffle == "block":
+            return max(1, self.window * self.num_samples // self.num_shards)
+        tracks = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
+        return max(1, min(self._full_rows, step_rows(tracks)))
 
     def live_shards(self, num_nodes: int = 1) -> int:
-        """Give how many shards a node is expected to need at once, so that none is fetched twice in a pass.
+        """Give how many shards a node needs at once: of which some samples were given and some are to come.
 
-        A node reads ⌈C / nodes⌉ lanes, ``sliding`` with k shards each, ``block`` with up to 1½ k. Where a lane
-        turns to its next shard, that one comes on top.
+        A node reads ⌈C / nodes⌉ lanes. With ``sliding`` each has k shards, with ``shard`` one, with ``block`` up to
+        1½ k in its first and last block. A shard that a border between two lanes cuts is needed from its first
+        part to its second; for those that wait a share of them is added, which grows with k · C ÷ shards. A batch
+        in which shards end and others begin needs both.
         """
         if self._cut is None:
             return self.num_shards if self.shuffle == "full" else 1
         lanes = -(-self.lanes // num_nodes)
-        pieces = int(np.diff(self._cut.lane_pieces).max())
-        most = {"sliding": self.window, "block": self.window + (self.window - 1) // 2, "shard": 1}[
-            self.shuffle
-        ]
-        return min(self.num_shards, lanes * min(most, pieces))
+        if self.scattered:
+            # Each lane's first piece may be cut, and so may shards at its borders; they wait for their other parts.
+            window = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
+            return min(self.num_shards, lanes * window + 2 * (lanes - 1))
+        tracks = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
+        cut = min(int(self._cut.border_cuts.sum()), lanes - 1)
+        waiting = min(cut, 1 - (-5 * cut * tracks * self.lanes // (4 * self.num_shards)))
+        live = lanes * tracks
+        if self.shuffle == "block":
+            sums = np.cumsum(np.pad(live_blocks(self._cut, self.window), ((0, 0), (1, 0))), axis=1)
+            live = int((sums[:, lanes:] - sums[:, :-lanes]).max())
+        return min(self.num_shards, live + waiting)
+
+    @property
+    def _most_pieces(self) -> int:
+        """Pieces of the lane that has most of them."""
+        return int(np.diff(self._cut.lane_pieces).max()) if self._cut is not None else 1
 
     def lane_of_pass(self, turn: int, lane: int) -> LanePass:
         """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""

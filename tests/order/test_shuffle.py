@@ -101,57 +101,126 @@ def test_a_block_draws_only_from_its_pieces(sizes, shuffle, lanes, window):
             assert allowed.issuperset(held)
 
 
-@given(sizes, st.integers(1, 9), st.integers(1, 20))
-@settings(max_examples=80, deadline=None)
-def test_every_sliding_block_brings_in_one_piece_and_retires_one(sizes, lanes, window):
-    for walk in passes_of(sizes, "sliding", lanes, window):
-        if not walk.num_samples:
-            continue
-        pieces = [walk.block_pieces(block) for block in range(walk.num_blocks)]
-        assert pieces[0].start == 0
-        assert all(
-            (before.start + 1, before.stop + 1) == (after.start, after.stop)
-            for before, after in itertools.pairwise(pieces)
-        )
-        # Live at once: never more than the window.
-        assert all(len(live) <= window for live in pieces)
-
-
-def test_sliding_blocks_of_equal_shards_are_all_as_big_as_a_shard_but_the_joined_ones():
-    (walk,) = passes_of(np.full(15, 30), "sliding", 1, 4)
-    sizes_of_blocks = np.diff([walk.block_begin(block) for block in range(walk.num_blocks + 1)])
-    # k = 4 of 30: parts of 7, 8, 7, 8 samples; the joined ends hold 4 + 3 + 2 + 1 parts.
-    assert set(sizes_of_blocks[1:-1].tolist()) == {30}
-    assert 70 <= sizes_of_blocks[0] <= 80
-    assert sizes_of_blocks.sum() == 450
-
-
-def test_sliding_mixes_a_shard_over_exactly_its_window():
-    (walk,) = passes_of(np.full(12, 40), "sliding", 1, 4)
+def uses_of(walk):
+    """First and last row of each piece, in the order of first rows."""
     order = np.concatenate(walk.rows(0, walk.num_samples))
-    for piece in range(walk.num_blocks + 3):
+    uses = []
+    for piece in sorted({piece for block in range(walk.num_blocks) for piece in walk.block_pieces(block)}):
         first, count = walk.piece_span(piece)
         rows = np.flatnonzero((order >= first) & (order < first + count))
-        assert rows.max() - rows.min() < 4 * 40 + 100  # the joined first and last blocks are the longer ones
+        assert rows.size == count
+        uses.append((int(rows[0]), int(rows[-1])))
+    return sorted(uses)
 
 
-def test_block_shuffle_never_leaves_a_scrap_at_an_end():
+@given(sizes, st.sampled_from(["sliding", "shard"]), st.integers(1, 9), st.integers(1, 20), st.integers(0, 2))
+def test_never_more_pieces_of_a_lane_are_in_use_than_the_window_has(sizes, shuffle, lanes, window, turn):
+    for walk in passes_of(sizes, shuffle, lanes, window, turn):
+        if not walk.num_samples:
+            continue
+        uses = uses_of(walk)
+        for first, _ in uses:
+            in_use = sum(begin <= first <= end for begin, end in uses)
+            assert in_use <= (window if shuffle == "sliding" else 1)
+
+
+@given(sizes, st.integers(1, 9), st.integers(1, 20))
+def test_all_tracks_last_to_the_end(sizes, lanes, window):
+    for walk in passes_of(sizes, "sliding", lanes, window):
+        if walk.num_samples:
+            uses = uses_of(walk)
+            tracks = min(window, len(uses))
+            # A track of few samples may begin late and end early, by a part of the lane that it has of its rows.
+            ends = sorted((end for _, end in uses), reverse=True)
+            assert len(ends) >= tracks
+            assert ends[0] == walk.num_samples - 1
+
+
+@given(sizes, st.sampled_from(["sliding", "block", "shard"]), st.integers(1, 9), st.integers(1, 20))
+def test_no_piece_is_used_outside_the_rows_that_are_told(sizes, shuffle, lanes, window):
+    for walk in passes_of(sizes, shuffle, lanes, window):
+        if not walk.num_samples:
+            continue
+        order = np.concatenate(walk.rows(0, walk.num_samples))
+        begins, first, last = walk.piece_rows()
+        for piece, begin in enumerate(begins.tolist()):
+            count = walk.piece_span(piece)[1]
+            rows = np.flatnonzero((order >= begin) & (order < begin + count))
+            assert first[piece] <= rows[0]
+            assert rows[-1] < last[piece]
+
+
+def test_equal_shards_are_mixed_evenly_from_the_first_row_to_the_last():
+    # 4 tracks of 12 pieces; pieces run ahead by up to a quarter while the first and last two of each are played.
+    (walk,) = passes_of(np.full(48, 400), "sliding", 1, 4)
+    piece = np.concatenate(walk.rows(0, walk.num_samples)) // 400
+    for begin in range(0, piece.size - 64, 64):
+        counts = np.bincount(piece[begin : begin + 64])
+        # 16 of each where none turns; tracks of another pace have 12 or 20.
+        assert 64 * 64 / (counts**2).sum() > 3.7
+
+
+def test_pieces_of_unlike_sizes_are_mixed_evenly_too():
+    counts = np.random.default_rng(4).integers(100, 900, 60)
+    (walk,) = passes_of(counts, "sliding", 1, 3)
+    shard = np.repeat(np.arange(60), counts)[np.concatenate(walk.rows(0, walk.num_samples))]
+    effective = [
+        96 * 96 / (np.bincount(shard[begin : begin + 96]) ** 2).sum()
+        for begin in range(0, shard.size - 96, 96)
+    ]
+    assert min(effective) > 2.6
+
+
+def test_blocks_are_of_nearly_the_same_size_and_never_a_scrap():
     for lanes in (1, 2, 4, 8):
         for shards in range(1, 60):
             for walk in passes_of(np.full(shards * lanes, 4), "block", lanes, 6):
                 counts = [len(walk.block_pieces(block)) for block in range(walk.num_blocks)]
-                assert len(counts) == 1 or all(3 <= count < 9 for count in counts)
+                even = shards / len(counts)
+                assert len(counts) == -(-shards // 6)
+                assert all(abs(count - even) < 1 for count in counts[1:-1])
+                assert all(even / 2 - 0.5 <= count <= even * 1.5 + 0.5 for count in counts)
 
 
-def test_lanes_turn_to_new_shards_one_by_one():
-    # 16 lanes of 20 shards with 64 samples: without the staggered cut all turn in the same row.
-    begins = [walk.piece_span(0)[1] for walk in passes_of(np.full(320, 64), "shard", 16, 2)]
-    assert sorted(begins) == sorted([64, *range(4, 64, 4)])
+def test_blocks_have_pieces_of_like_sizes():
+    counts = np.random.default_rng(5).integers(100, 1000, 200)
+    sizes_of_pairs = []
+    for turn in (0, 1):
+        (walk,) = passes_of(counts, "block", 1, 2, turn)
+        for block in range(walk.num_blocks):
+            one, other = sorted(walk.piece_span(piece)[1] for piece in walk.block_pieces(block))
+            sizes_of_pairs.append(other / one)
+    # Without, one pair in ten is 4 or more to 1.
+    assert np.percentile(sizes_of_pairs, 90) < 3
 
 
-def test_lanes_of_few_pieces_keep_their_first_piece_whole():
-    for walk in passes_of(np.full(8 * 8, 64), "shard", 8, 2):
-        assert {walk.piece_span(piece)[1] for piece in range(8)} == {64}
+def test_tracks_turn_to_new_shards_one_by_one():
+    # 16 lanes of 20 shards with 64 samples, two at a time: 32 turns in 128 rows, so two in 8.
+    begins = []
+    for walk in passes_of(np.full(320, 64), "sliding", 16, 2):
+        begins += [first for first, _ in uses_of(walk)]
+    per_8_rows = np.bincount(np.array(begins) // 8)
+    assert per_8_rows[0] == 32
+    assert per_8_rows[16:-16].max() <= 6
+
+
+@pytest.mark.parametrize(("shuffle", "window"), [("sliding", 2), ("sliding", 3), ("shard", 1)])
+@pytest.mark.parametrize("turn", [0, 7])
+def test_the_parts_of_a_shard_that_a_border_cuts_are_used_at_about_the_same_time(shuffle, window, turn):
+    sizes, lanes = np.full(165, 64), 8  # 20 5/8 shards a lane
+    cut = cut_lanes(sizes, lanes, seed=5, stream=0)
+    assert cut.border_cuts.tolist() == [False, *[True] * 7, False]
+    walks = passes_of(sizes, shuffle, lanes, window, turn)
+    orders = [np.concatenate(walk.rows(0, walk.num_samples)) // 64 for walk in walks]
+    for before, after in itertools.pairwise(orders):
+        (shard,) = set(before.tolist()) & set(after.tolist())
+        rows = [np.flatnonzero(order == shard) for order in (before, after)]
+        # In use from the first row of both to the last row of both: not much longer than any other one.
+        spans = max(rows[0][-1], rows[1][-1]) - min(rows[0][0], rows[1][0])
+        assert spans <= 2.6 * 64 * window
+        # Not in the first or last batches, where two lanes would have but one shard.
+        assert min(rows[0][0], rows[1][0]) > 32 * window
+        assert max(rows[0][-1], rows[1][-1]) < 20 * 64 - 32 * window + 64
 
 
 @pytest.mark.parametrize("shuffle", ["sliding", "block", "shard"])

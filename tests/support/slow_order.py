@@ -6,6 +6,9 @@ piece has 2**16 samples or more, the Feistel bijection.
 
 from __future__ import annotations
 
+import itertools
+from fractions import Fraction
+
 import numpy as np
 
 from streamshard.order.keys import Key
@@ -72,65 +75,154 @@ class SlowStream:
             self._passes[turn] = self._pass(turn)
         return self._passes[turn][index % self.n]
 
-    def lane_pieces(self, lane: int) -> list[list[int]]:
-        """Sample ids of each piece of a lane, in run order."""
+    def lane_pieces(self, lane: int) -> tuple[list[list[int]], bool, bool]:
+        """Sample ids of each piece of a lane, in run order, and whether its first and last border cut a shard."""
         order = list(range(len(self.sizes)))
         order = shuffled(order, 1, self.seed, self.stream, 0, 0, 0)
         run = [(shard, sum(self.sizes[:shard]) + row) for shard in order for row in range(self.sizes[shard])]
-        mine = run[lane * self.n // self.lanes : (lane + 1) * self.n // self.lanes]
+        begin, end = lane * self.n // self.lanes, (lane + 1) * self.n // self.lanes
         pieces: list[list[int]] = []
         last = None
-        for shard, sample in mine:
+        for shard, sample in run[begin:end]:
             if shard != last:
                 pieces.append([])
             pieces[-1].append(sample)
             last = shard
-        return pieces
+        cut = [0 < border < self.n and run[border - 1][0] == run[border][0] for border in (begin, end)]
+        return pieces, cut[0], cut[1]
+
+    def reversed_bits(self, lane: int) -> tuple[int, int]:
+        bits = (self.lanes - 1).bit_length()
+        return sum(((lane >> bit) & 1) << (bits - 1 - bit) for bit in range(bits)), 2**bits
+
+    def ordered_pieces(self, turn: int, lane: int, k: int) -> list[list[int]]:
+        """A lane's pieces in the order of a pass."""
+        pieces, first_cut, last_cut = self.lane_pieces(lane)
+        numbers = shuffled(list(range(len(pieces))), 3, self.seed, self.stream, turn, lane, 0)
+        cut = {}
+        if len(pieces) > 1:
+            cut = {0: lane} if first_cut else {}
+            if last_cut:
+                cut[len(pieces) - 1] = lane + 1
+        whole = [pieces[number] for number in numbers if number not in cut]
+        if self.shuffle == "block" and len(whole) > 2 * k:
+            alike = []
+            for number, begin in enumerate(range(0, len(whole), 2 * k)):
+                down = (number + lane + turn) % 2 == 1
+                alike += sorted(whole[begin : begin + 2 * k], key=lambda p: -len(p) if down else len(p))
+            whole = alike
+        ends = [sum(map(len, whole[: number + 1])) for number in range(len(whole))]
+        u = words(9, self.seed, self.stream, turn, 0, 0, 1)[0] // 2**32
+        placed = []
+        for number, border in cut.items():
+            t = (u + border * 2654435769) % 2**32
+            if len(whole) >= 2 * k:
+                low, high = ends[k - 1], ends[len(whole) - k]
+                row = low + (high - low) * t // 2**32
+                place = len([end for end in ends if end <= row])
+            else:
+                place, t = (0, 0) if border == lane else (len(whole), 1)
+            placed.append((place, t, number))
+        for place, _, number in sorted(placed, reverse=True):
+            whole.insert(place, pieces[number])
+        return whole
 
     def blocks(self, turn: int, lane: int) -> list[list[int]]:
-        pieces = shuffled(self.lane_pieces(lane), 3, self.seed, self.stream, turn, lane, 0)
-        bits = (self.lanes - 1).bit_length()
-        reversed_lane = sum(((lane >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
-        if len(pieces) >= 16:
-            cut = len(pieces[0]) * reversed_lane // 2**bits
-            pieces = [pieces[0][:cut], *pieces[1:], pieces[0][cut:]]
-            pieces = [piece for piece in pieces if piece]
-
         def permuted(samples: list, use: int, item: int) -> list:
             return shuffled(samples, use, self.seed, self.stream, turn, lane, item)
 
-        if self.shuffle == "shard":
-            return [permuted(piece, 4, number) for number, piece in enumerate(pieces)]
-        k, total = self.window, len(pieces)
-        if total <= k:
-            return [permuted([sample for piece in pieces for sample in piece], 5, 0)]
+        k = 1 if self.shuffle == "shard" else self.window
+        pieces = self.ordered_pieces(turn, lane, k)
+        if not pieces:
+            return []
         if self.shuffle == "block":
-            edges = [edge for edge in range(k * reversed_lane // 2**bits, total, k) if edge]
-            if edges and edges[0] < k / 2:
-                edges = edges[1:]
-            if edges and total - edges[-1] < k / 2:
-                edges = edges[:-1]
-            groups = [pieces[a:b] for a, b in zip([0, *edges], [*edges, total], strict=True)]
             return [
-                permuted([s for piece in group for s in piece], 5, number)
-                for number, group in enumerate(groups)
+                permuted([sample for piece in group for sample in piece], 5, number)
+                for number, group in enumerate(self.groups(pieces, lane))
             ]
-        parts: list[list[list[int]]] = [[] for _ in range(total + k - 1)]
-        for t, piece in enumerate(pieces):
-            if len(piece) >= 2**16:
-                walk = Bijection(Key(4, self.seed, self.stream, turn, lane, t), len(piece))
-                piece = [piece[i] for i in walk.span(0, len(piece)).tolist()]
-            else:
-                piece = permuted(piece, 4, t)
-            for j in range(k):
-                parts[t + j].append((t, piece[j * len(piece) // k : (j + 1) * len(piece) // k]))
-        joined = [parts[:k], *([part] for part in parts[k : total - 1]), parts[total - 1 :]]
-        # The order before the permutation: piece by piece, the parts of each in their order.
-        flat = []
-        for number, group in enumerate(joined):
-            by_piece = sorted((t, nth, samples) for nth, block in enumerate(group) for t, samples in block)
-            flat.append(permuted([sample for _, _, samples in by_piece for sample in samples], 5, number))
-        return flat
+        k, n = min(k, len(pieces)), len(pieces)
+        dealt = self.dealt(pieces, k)
+        tracks: list[list[int]] = []
+        item = 0
+        for track in dealt:
+            tracks.append([])
+            for piece in track:
+                if len(piece) >= 2**16:
+                    walk = Bijection(Key(4, self.seed, self.stream, turn, lane, item), len(piece))
+                    tracks[-1] += [piece[i] for i in walk.span(0, len(piece)).tolist()]
+                else:
+                    tracks[-1] += permuted(piece, 4, item)
+                item += 1
+        even = [len(track) * min(4 * k, n) // (2 * n) if n > k else 0 for track in tracks]
+        ahead = self.head_starts(even, lane)
+        knots = [
+            [0] * k,
+            [e + a for e, a in zip(even, ahead, strict=True)],
+            [len(track) - e + a for track, e, a in zip(tracks, even, ahead, strict=True)],
+            [len(track) for track in tracks],
+        ]
+        blocks: list[list[int]] = []
+        for before, after in itertools.pairwise(knots):
+            steps = -(-(sum(after) - sum(before)) // max(2048, 64 * k))
+            for step in range(steps):
+                parts = []
+                for track, a, b in zip(tracks, before, after, strict=True):
+                    parts.append(track[a + (b - a) * step // steps : a + (b - a) * (step + 1) // steps])
+                blocks.append(self.step(parts, turn, lane, len(blocks)))
+        return blocks
+
+    def groups(self, pieces: list[list[int]], lane: int) -> list[list[list[int]]]:
+        """Blocks of nearly the same size, ⌊place + 1/2⌋, the first one of 1/2 to 3/2."""
+        numerator, denominator = self.reversed_bits(lane)
+        blocks = -(-len(pieces) // self.window)
+        edges = [0]
+        for number in range(1, blocks):
+            place = Fraction(len(pieces), blocks) * (
+                number + Fraction(2 * numerator + 1, 2 * denominator) - Fraction(1, 2)
+            )
+            edges.append(int(place + Fraction(1, 2)))
+        return [pieces[a:b] for a, b in zip(edges, [*edges[1:], len(pieces)], strict=True)]
+
+    def dealt(self, pieces: list[list[int]], k: int) -> list[list[list[int]]]:
+        tracks: list[list[list[int]]] = [[] for _ in range(k)]
+        full = len(pieces) // k * k
+        for number, begin in enumerate(range(0, full, k)):
+            group = sorted(pieces[begin : begin + k], key=len)
+            if number % 2:
+                group.reverse()
+            for track, piece in zip(tracks, group, strict=True):
+                track.append(piece)
+        shortest = sorted(range(k), key=lambda track: sum(map(len, tracks[track])))
+        for track, piece in zip(shortest, sorted(pieces[full:], key=lambda p: -len(p)), strict=False):
+            tracks[track].append(piece)
+        return tracks
+
+    def head_starts(self, even: list[int], lane: int) -> list[int]:
+        numerator, denominator = self.reversed_bits(lane)
+        k = len(even)
+        most = sum(even) // (2 * k)
+        starts: list[int] = []
+        for pair in range(k // 2):
+            members = even[2 * pair :] if pair == k // 2 - 1 else even[2 * pair : 2 * pair + 2]
+            share = (pair + Fraction(2 * numerator + 1, 2 * denominator)) / (2 * (k // 2))
+            ahead = min(int(most * share), min(members) // 2)
+            starts += [ahead, -ahead] if len(members) == 2 else [ahead, -(ahead // 2), ahead // 2 - ahead]
+        return starts or [0]
+
+    def step(self, parts: list[list[int]], turn: int, lane: int, number: int) -> list[int]:
+        """Row i of x of a track's is at (i + random) / x of the step."""
+        if len(parts) == 1:
+            return parts[0]
+        total = sum(map(len, parts))
+        bits = max(24, total.bit_length())
+        drawn = iter(words(5, self.seed, self.stream, turn, lane, number, total))
+        found = []
+        for part in parts:
+            for i, sample in enumerate(part):
+                stretch = 2 ** (64 - bits) // len(part)
+                chance = next(drawn) // 2 ** (64 - bits)
+                found.append((i * stretch + chance * stretch // 2**bits, len(found), sample))
+        return [sample for _, _, sample in sorted(found)]
 
     def _pass(self, turn: int) -> list[tuple[int, int, int]]:
         n, count = self.n, self.lanes
