@@ -297,7 +297,11 @@ class Walk:
             return min(self.num_shards, lanes * window + 2 * (lanes - 1))
         tracks = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
         cut = min(int(self._cut.border_cuts.sum()), lanes - 1)
-        waiting = min(cut, 1 - (-5 * cut * tracks * self.lanes // (4 * self.num_shards)))
+        waiting = 1 - (-5 * cut * tracks * self.lanes // (4 * self.num_shards))
+        # In lanes of few pieces there is no place for the parts to meet: they wait for the whole pass.
+        cuts = self._cut.border_cuts.astype(np.int64)
+        whole = np.diff(self._cut.lane_pieces) - cuts[:-1] - cuts[1:]
+        waiting = min(cut, waiting + 2 * int((whole < 2 * tracks).sum()))
         live = lanes * tracks
         if self.shuffle == "block":
             sums = np.cumsum(np.pad(live_blocks(self._cut, self.window), ((0, 0), (1, 0))), axis=1)

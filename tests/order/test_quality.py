@@ -249,6 +249,7 @@ def in_use(walk, turn):
         ("sliding", 8, 4),
         ("sliding", 32, 3),
         ("sliding", 12, 5),
+        ("sliding", 64, 4),
         ("shard", 64, None),
         ("block", None, None),
         ("block", 1, 16),
