@@ -392,7 +392,9 @@ def test_each_stream_fetches_only_what_its_share_touches(tmp_path):
         Stream(remote=(tmp_path / name).as_uri(), local=tmp_path / f"cache-{name}", proportion=proportion)
         for name, proportion in (("a", 3), ("b", 1))
     ]
-    dataset = StreamingDataset(streams=streams, epoch_size=100, shuffle=True, batch_size=10)
+    dataset = StreamingDataset(
+        streams=streams, epoch_size=100, shuffle=True, shuffle_block_size=10, batch_size=10
+    )
     loader = StreamingDataLoader(dataset, collate_fn=numbers)
     touched: set[int] = set()
     for _ in range(2):
