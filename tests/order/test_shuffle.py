@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from streamshard.order.lanes import cut_lanes
 from streamshard.order.shuffle import SHUFFLES, lane_pass, parse_shuffle
 from streamshard.order.walk import Walk
+from tests.support.slow_order import SlowStream
 
 sizes = (
     st.lists(st.integers(0, 12), min_size=1, max_size=70)
@@ -124,18 +125,6 @@ def test_never_more_pieces_of_a_lane_are_in_use_than_the_window_has(sizes, shuff
             assert in_use <= (window if shuffle == "sliding" else 1)
 
 
-@given(sizes, st.integers(1, 9), st.integers(1, 20))
-def test_all_tracks_last_to_the_end(sizes, lanes, window):
-    for walk in passes_of(sizes, "sliding", lanes, window):
-        if walk.num_samples:
-            uses = uses_of(walk)
-            tracks = min(window, len(uses))
-            # A track of few samples may begin late and end early, by a part of the lane that it has of its rows.
-            ends = sorted((end for _, end in uses), reverse=True)
-            assert len(ends) >= tracks
-            assert ends[0] == walk.num_samples - 1
-
-
 @given(sizes, st.sampled_from(["sliding", "block", "shard"]), st.integers(1, 9), st.integers(1, 20))
 def test_no_piece_is_used_outside_the_rows_that_are_told(sizes, shuffle, lanes, window):
     for walk in passes_of(sizes, shuffle, lanes, window):
@@ -221,6 +210,32 @@ def test_the_parts_of_a_shard_that_a_border_cuts_are_used_at_about_the_same_time
         # Not in the first or last batches, where two lanes would have but one shard.
         assert min(rows[0][0], rows[1][0]) > 32 * window
         assert max(rows[0][-1], rows[1][-1]) < 20 * 64 - 32 * window + 64
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lanes", "window"),
+    [
+        (
+            np.random.default_rng(6).integers(50, 900, 60),
+            2,
+            3,
+        ),  # some four steps before and after the middle ones
+        (np.full(41, 500), 4, 4),
+        (np.full(130, 150), 1, 40),
+        (np.array([70_000, 66_000, 5, 9_000, 300, 4_000]), 1, 2),
+    ],
+)
+@pytest.mark.parametrize("shuffle", ["sliding", "shard", "block"])
+def test_lanes_of_many_steps_are_what_the_text_says(sizes, lanes, window, shuffle):
+    slow = SlowStream(sizes.tolist(), seed=5, shuffle=shuffle, lanes=lanes, window=window)
+    for lane, walk in enumerate(passes_of(sizes, shuffle, lanes, window, 1)):
+        if shuffle == "sliding":
+            assert walk.num_blocks > 3
+        expected = [sample for block in slow.blocks(1, lane) for sample in block]
+        assert np.concatenate(walk.rows(0, walk.num_samples)).tolist() == expected
+        middle = walk.num_samples // 2
+        (fresh,) = passes_of(sizes, shuffle, lanes, window, 1)[lane : lane + 1]
+        assert np.concatenate(fresh.rows(middle, middle + 50)).tolist() == expected[middle : middle + 50]
 
 
 @pytest.mark.parametrize("shuffle", ["sliding", "block", "shard"])
