@@ -170,3 +170,10 @@ def test_the_top_level_holds_what_was_agreed_and_nothing_else():
     ).stdout
     names = {line.split("/")[0] for line in tracked.splitlines()}
     assert {name for name in names if not name.startswith(".")} <= allowed
+
+
+def test_decisions_have_numbers_of_their_own_without_a_gap():
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:3]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        assert page.read_text("utf-8").startswith(f"# {page.name[:3]} "), page
