@@ -17,8 +17,8 @@ from streamshard.cli._text import printable, say
 
 _HELP = """Turn records and the images they name into MDS shards in --out.
 
-A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, LitData, MDS, images. Image paths
-start at --image-root, else at their file's folder. After a kill, the same command goes on.
+A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, LitData, MDS, images, or a recipe
+(.py). Image paths start at --image-root, else at their file's folder. After a kill, the same command goes on.
 """
 
 
@@ -46,6 +46,9 @@ class _ConvertCommand(click.Command):
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--from", "kind", metavar="KIND", help="Kind of the sources (csv, mds, …).")
+@click.option(
+    "--option", "recipe_options", multiple=True, metavar="NAME=VALUE", help="Of a recipe; repeatable."
+)
 @click.option("--out", required=True, metavar="DIR_OR_URL", help="Where the new dataset goes.")
 @click.option("--image-root", metavar="DIR_OR_URL", help="Where image paths start.")
 @click.option(
@@ -107,6 +110,7 @@ def command(
     costs: tuple[str, ...],
     columns: tuple[str, ...],
     rename: tuple[str, ...],
+    recipe_options: tuple[str, ...],
     max_errors: str | None,
     dry_run: bool,
     split: str | None,
@@ -145,6 +149,7 @@ def command(
             costs=parse_costs(costs),
             columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
             rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
+            recipe_options=_recipe_options(recipe_options),
             max_errors=None if max_errors is None else parse_max_errors(max_errors),
             **{name: value for name, value in rest.items() if value is not None},
         )
@@ -182,6 +187,13 @@ def command(
                 say(line)
     if dry_run and summaries[""].skipped and options.on_error == "raise":
         raise click.exceptions.Exit(1)
+
+
+def _recipe_options(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    for text in texts:
+        if "=" not in text:
+            raise ValueError(f"--option {text}: expected NAME=VALUE, such as root=/data")
+    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

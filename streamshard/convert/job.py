@@ -155,7 +155,9 @@ class _Job:
 
     def _look_up(self) -> None:
         options = self._options
-        self._origins = find_origins(options.sources, options.storage_options, options.kind)
+        self._origins = find_origins(
+            options.sources, options.storage_options, options.kind, options.recipe_options
+        )
         if options.image_root is not None:
             open_place(
                 options.image_root,

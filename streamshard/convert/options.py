@@ -46,6 +46,7 @@ class ConvertOptions:
         costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
             themselves, lists for their elements, null and a missing key for 0.
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
+        recipe_options: pairs of an option of a recipe and its value, see :mod:`streamshard.convert.recipe`.
         part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
@@ -77,6 +78,7 @@ class ConvertOptions:
     drop: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     costs: tuple[tuple[str, str], ...] = ()
+    recipe_options: tuple[tuple[str, str], ...] = ()
     part: Part | None = None
     json_rest: str | None = None
     sample_hash: str | None = None
@@ -143,7 +145,11 @@ class ConvertOptions:
 
         if self.kind is not None and self.kind not in (*KINDS, ROWS):
             raise ValueError(f"kind={self.kind!r}: expected one of {', '.join(KINDS)}")
-        for option, pairs in (("column", self.columns), ("rename", self.rename)):
+        for option, pairs in (
+            ("column", self.columns),
+            ("rename", self.rename),
+            ("option", self.recipe_options),
+        ):
             for name, value in pairs:
                 if not name or not value or [first for first, _ in pairs].count(name) > 1:
                     raise ValueError(

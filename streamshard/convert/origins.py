@@ -24,7 +24,8 @@ from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.redact import public_url
 from streamshard.storage.store import check_key
 
-KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder")
+RECIPE = "recipe"
+KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder", RECIPE)
 """The kinds of input, as ``--from`` takes them. ``hf`` also stands for single Arrow files."""
 
 ROWS = "rows"
@@ -44,6 +45,7 @@ IMAGE_SUFFIXES = (
 # Where a folder holds several kinds, the data are of the first of these; the others describe them (img2dataset).
 _FIRST_KINDS = ("webdataset", "parquet", "hf", "jsonl")
 _PATTERN = re.compile(r"[*?\[]")
+_RECIPE_SUFFIX = ".py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +69,35 @@ class Origin:
 
 
 def find_origins(
-    sources: Sequence[str], storage_options: Mapping[str, Any] | None, kind: str | None = None
+    sources: Sequence[str],
+    storage_options: Mapping[str, Any] | None,
+    kind: str | None = None,
+    recipe_options: Sequence[tuple[str, str]] = (),
 ) -> list[Origin]:
     """Look all inputs up; where two files have one name, their names are as much of their paths as tells them apart.
 
     Args:
         kind: one of :data:`KINDS` for all of them; ``None``: told by what they are.
+        recipe_options: pairs of an option of a recipe and its value.
 
     Raises:
-        ConvertError: one does not exist, is of no known kind, or holds nothing.
+        ConvertError: one does not exist, is of no known kind, or holds nothing; options without a recipe.
         StorageError: a URL that cannot be reached.
     """
     origins = [
-        origin for source in sources for origin in _Lookup(source, storage_options, kind).origins(source)
+        origin
+        for source in sources
+        for origin in _Lookup(source, storage_options, kind, recipe_options).origins(source)
     ]
+    if recipe_options and all(origin.kind != RECIPE for origin in origins):
+        raise ConvertError(
+            f"--option {recipe_options[0][0]}: no source is a recipe, so nothing takes options"
+        )
     names = _short_names({public_url(origin.location) for origin in origins})
-    return [replace(origin, name=names[public_url(origin.location)]) for origin in origins]
+    return [
+        origin if origin.kind == RECIPE else replace(origin, name=names[public_url(origin.location)])
+        for origin in origins
+    ]
 
 
 def _short_names(places: Iterable[str]) -> dict[str, str]:
@@ -103,15 +118,31 @@ def _short_names(places: Iterable[str]) -> dict[str, str]:
 class _Lookup:
     """Looks one argument up; ``source`` is what the user wrote, for messages."""
 
-    def __init__(self, source: str, storage_options: Mapping[str, Any] | None, kind: str | None) -> None:
+    def __init__(
+        self,
+        source: str,
+        storage_options: Mapping[str, Any] | None,
+        kind: str | None,
+        recipe_options: Sequence[tuple[str, str]],
+    ) -> None:
         self._shown = public_url(source)
         self._options = storage_options
         self._kind = kind
+        self._recipe_options = recipe_options
 
     def origins(self, source: str) -> list[Origin]:
-        if is_local(source):
-            return self._local(local_path(source), source)
-        return self._remote(source)
+        if not is_local(source):
+            if self._kind == RECIPE or source.lower().endswith(_RECIPE_SUFFIX):
+                raise ConvertError(f"source {self._shown!r}: a recipe is code; only local ones are run")
+            return self._remote(source)
+        path = local_path(source)
+        if self._kind == RECIPE and not path.is_file():
+            raise ConvertError(f"source {self._shown!r}: no such recipe ({path})")
+        if self._kind == RECIPE or (self._kind is None and path.suffix == _RECIPE_SUFFIX and path.is_file()):
+            from streamshard.convert.recipe import recipe_origins
+
+            return recipe_origins(path, self._recipe_options)
+        return self._local(path, source)
 
     def _local(self, path: Path, source: str) -> list[Origin]:
         try:
@@ -124,6 +155,10 @@ class _Lookup:
             raise ConvertError(f"source {self._shown!r}: not a regular file")
         kind = self._kind or _kind_by_content(path) or kind_by_name(path.name) or "jsonl"
         self._refuse_folder_kind(kind)
+        if self._kind is None and path.suffix == _RECIPE_SUFFIX:
+            raise ConvertError(
+                f"source {self._shown!r}: matches {path.name}; a recipe is code, run only when it is named itself"
+            )
         return [Origin(path.name, str(path), str(path.parent), found.st_size, found.st_mtime_ns, kind)]
 
     def _local_pattern(self, path: Path, source: str) -> list[Origin]:

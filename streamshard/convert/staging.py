@@ -18,7 +18,7 @@ from typing import Any
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, PackedForm
 from streamshard.convert.json_array import array_to_lines
 from streamshard.convert.jsonl import BOM
-from streamshard.convert.origins import ROWS, Origin
+from streamshard.convert.origins import RECIPE, ROWS, Origin
 from streamshard.convert.scan import Advance
 from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
@@ -120,6 +120,10 @@ class _Staging:
             return [stage_folder(origin, self._directory / f"{task.stem}.lines", task.storage_options)]
         if origin.kind == ROWS:
             return [self._rows()]
+        if origin.kind == RECIPE:
+            from streamshard.convert.recipe import stage_recipe
+
+            return [stage_recipe(origin, self._directory / f"{task.stem}.spool", self._read)]
         if origin.kind == "litdata":
             from streamshard.convert.forms.litdata_stage import stage_chunk
 

@@ -8,7 +8,7 @@ becomes JSON, too, whatever its type, and binary that is null is stored as no by
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,21 +105,50 @@ def stage_table(task: StageTask, path: Path, spool: Path, advance: Callable[[int
     )
 
 
+def table_rows(
+    path: Path, name: str, kind: str, columns: Collection[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet or Arrow file, with the values that :func:`stage_table` would lay down.
+
+    Args:
+        kind: ``"parquet"`` or ``"hf"``.
+        columns: those wanted, where there are such; ``None``: all.
+
+    Raises:
+        ConvertError: not such a file, or a cut one.
+    """
+    pa = _pyarrow()
+    typing = BatchTyping()
+    try:
+        batches = _parquet_batches(pa, path, None, columns) if kind == "parquet" else _arrow_batches(pa, path)
+        for batch, _ in batches:
+            kept = [one for one in batch.schema.names if columns is None or one in columns]
+            for values in zip(*typing.columns(batch.select(kept)), strict=True):
+                yield dict(zip(kept, values, strict=True))
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the data
+        raise _broken(name, "Parquet" if kind == "parquet" else "Arrow", error) from None
+
+
 def _broken(name: str, kind: str, error: Exception) -> ConvertError:
     text = " ".join(str(error).split())
     return ConvertError(f"source {name!r}: not a sound {kind} file: {text[:300]}; fetch or make it again")
 
 
-def _parquet_batches(pa: Any, path: Path, span: tuple[int, int] | None) -> Iterator[tuple[Any, int]]:
+def _parquet_batches(
+    pa: Any, path: Path, span: tuple[int, int] | None, columns: Collection[str] | None = None
+) -> Iterator[tuple[Any, int]]:
     with pa.parquet.ParquetFile(path) as file:
         _check_names(file.schema_arrow, path)
         metadata = file.metadata
+        wanted = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
         groups = list(range(*(span or (0, metadata.num_row_groups))))
         for group in groups:
             found = metadata.row_group(group)
             stored = sum(found.column(number).total_compressed_size for number in range(found.num_columns))
             rows = _batch_rows(found.total_byte_size, found.num_rows)
-            for batch in file.iter_batches(batch_size=rows, row_groups=[group]):
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted):
                 yield batch, stored * batch.num_rows // max(1, found.num_rows)
 
 
