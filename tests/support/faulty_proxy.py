@@ -1,8 +1,8 @@
 """A TCP proxy in front of an HTTP server that delays, throttles, cuts, stalls and lies on command.
 
-Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` requests that match. Every request
-gets a connection of its own. ``Link`` is what all requests go through: a latency each, one bandwidth together.
-Requests, and bytes of their answers, are counted.
+Faults are armed with ``proxy.arm(Fault(...), times=k)`` and hit the next ``k`` requests that match, or ``choose`` says
+for each request what happens to it. Every request gets a connection of its own. ``Link`` is what all requests go
+through: a latency each, one bandwidth together. Requests, and bytes of their answers, are counted.
 
 ``python -m tests.support.faulty_proxy HOST PORT LATENCY_S BYTES_PER_S`` runs one in a process of its own: it prints its
 port, and for each line that it reads what ``totals`` gives, as JSON. It ends with its input.
@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,16 @@ class _Bucket:
 class FaultyProxy:
     """Listens on a loopback port of its own. A context manager; leaves no thread and no socket behind."""
 
-    def __init__(self, host: str, port: int, *, link: Link | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        link: Link | None = None,
+        choose: Callable[[str, str], Fault | None] | None = None,
+    ) -> None:
         self._target = (host, port)
+        self._choose = choose
         self._link = link or Link()
         self._bucket = _Bucket(self._link.bytes_per_s)
         self.nbytes: dict[str, int] = {}
@@ -222,7 +230,7 @@ class FaultyProxy:
                     else:
                         del self._faults[number]
                     return fault
-        return Fault()
+        return (self._choose(method, path) if self._choose else None) or Fault()
 
     def _pass_answer(self, server: socket.socket, client: socket.socket, fault: Fault, path: str) -> None:
         if fault.half_body:

@@ -1,0 +1,57 @@
+"""The rank of a soak that is never killed: it reads epoch after epoch, and measures itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from tests.support.loading import make_loader, numbers_of
+
+
+def steady(rank: int, options: dict[str, Any]) -> None:
+    """Read whole epochs until the time is up on rank 0; log for each what came and what this rank's processes hold.
+
+    Options:
+        dataset, loader: as ``trainers.train``.
+        log: each rank appends to ``{log}.{rank}``.
+        until: time of ``time.time()`` at which no further epoch is begun.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from streamshard import Stream, StreamingDataset
+
+    described = dict(options["dataset"])
+    described["streams"] = [Stream(**stream) for stream in described["streams"]]
+    dataset = StreamingDataset(**described)
+    loader = make_loader(dataset=dataset, **options["loader"])
+    log = os.open(f"{options['log']}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    goes_on = torch.ones(1)
+    while goes_on:
+        numbers: list[int] = []
+        for batch in loader:
+            own = numbers_of(batch)
+            numbers += own[: len(own) - loader.last_batch_padding]
+        line = {"epoch": dataset.epoch, "numbers": numbers, "holds": holdings()}
+        os.write(log, json.dumps(line).encode() + b"\n")
+        goes_on = torch.tensor([float(time.time() < options["until"])])
+        dist.broadcast(goes_on, 0)
+    os.close(log)
+
+
+def holdings() -> list[dict[str, int]]:
+    """Private bytes, descriptors and threads of this process and then of its children, the eldest first."""
+    import psutil
+
+    own = psutil.Process()
+    children = sorted(own.children(recursive=True), key=lambda child: (child.create_time(), child.pid))
+    return [
+        {
+            "nbytes": process.memory_full_info().uss,
+            "descriptors": process.num_fds(),
+            "threads": process.num_threads(),
+        }
+        for process in (own, *children)
+    ]
