@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import tempfile
 import time
@@ -16,9 +15,9 @@ import numpy as np
 
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
-from streamshard.convert.finished import input_digests
+from streamshard.convert.earlier import EarlierOutput
+from streamshard.convert.intake import Intake, Scanned
 from streamshard.convert.journal import Done, Journal, work_directory
-from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin, find_origins
 from streamshard.convert.places import local_path, open_place
@@ -26,36 +25,24 @@ from streamshard.convert.plan import Plan, make_plan
 from streamshard.convert.problems import REJECTED_BASENAME
 from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress, SilentProgress
-from streamshard.convert.scan import ScanTask
-from streamshard.convert.shaping import Shaping, settled_shaping
+from streamshard.convert.shaping import settled_shaping
 from streamshard.convert.shards import WriteTask
-from streamshard.convert.sources import Source
 from streamshard.convert.splits import parts
-from streamshard.convert.staging import StageTask, in_place, stage_tasks
 from streamshard.convert.summary import Summary
-from streamshard.convert.tally import SavedChunk
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
 from streamshard.format.index import (
     INDEX_BASENAME,
-    Index,
     ShardInfo,
     index_text,
-    parse_index,
-    side_basenames,
 )
 from streamshard.format.sample_hashes import (
     SAMPLE_HASHES_KEY,
-    digest_nbytes,
     sample_hashes_entry,
-    side_basename,
 )
 from streamshard.format.shard import config_text, packed_size
-from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.storage.opening import is_local, join_url
 from streamshard.write.publish import publish_file
-
-_SHARD_FILE = re.compile(r"shard\.\d{5,}\.mds(\.\w+)?")
 
 
 def convert(options: ConvertOptions, progress: Progress | None = None) -> Summary:
@@ -109,22 +96,20 @@ def convert_splits(
         return made
 
 
-_Scanned = tuple[list[Source], Shaping, list[list[Path]]]
-
-
 class _Job:
     def __init__(
         self,
         options: ConvertOptions,
         progress: Progress,
         directory: Path | None = None,
-        scanned: Callable[[], _Scanned] | None = None,
+        scanned: Callable[[], Scanned] | None = None,
     ) -> None:
         self._options = options
         self._progress = progress
         self._began = time.monotonic()
         self._destination: Destination = open_destination(options.out, options.storage_options)
         self._journal = Journal(directory or work_directory(options.out, options.work_dir))
+        self._earlier = EarlierOutput(options, self._destination, self._journal, self._progress)
         self._origins: list[Origin] = []
         self._scanned = scanned
 
@@ -169,15 +154,15 @@ class _Job:
         self._look_up()
         finished = self._finished_before()
         if finished is not None:
-            self._clear_leftovers()
+            self._earlier.clear_leftovers()
             return finished
-        self._refuse_strange_shards()
+        self._earlier.refuse_strange_shards()
         self._destination.prepare()
         with self._journal.locked(self._destination.name):
             # Another run may have finished between the first look and the lock.
             finished = self._finished_before()
             if finished is not None:
-                self._remove_leftovers()
+                self._earlier.remove_leftovers()
                 return finished
             with Workers(self._num_workers()) as workers:
                 plan = self._plan(workers)
@@ -194,93 +179,8 @@ class _Job:
         return self._options.num_workers
 
     def _finished_before(self) -> Summary | None:
-        if self._options.overwrite:
-            return None
-        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
-        if text is None:
-            return None
-        where = self._destination.name
-        try:
-            index = parse_index(text, source=f"{where}/{INDEX_BASENAME}")
-        except FormatError as error:
-            raise ConvertError(
-                f"{where}: holds an {INDEX_BASENAME} already, and not a sound one ({error}); {_WAYS_OUT}"
-            ) from error
-        made = index.extra.get("convert")
-        facts = made if isinstance(made, dict) else {}
-        if facts.get("options") != self._options.portable_digest() or not self._options.resume:
-            raise ConvertError(
-                f"{where}: holds a finished dataset ({_counts(index)}), not made by this job; {_WAYS_OUT}"
-            )
-        records = facts.get("records")
-        digests = input_digests(
-            self._origins,
-            self._options,
-            records if isinstance(records, int) else 0,
-            self._progress,
-            decode=bool(facts.get("skipped")),
-        )
-        if facts.get("digests") != digests:
-            raise ConvertError(
-                f"{where}: holds a finished dataset ({_counts(index)}) of other records or images; {_WAYS_OUT}"
-            )
-        for shard in index.shards:
-            size = self._destination.size(shard.stored.basename)
-            if size != shard.stored.nbytes:
-                found = (
-                    "is not there" if size is None else f"has {size} bytes instead of {shard.stored.nbytes}"
-                )
-                raise ConvertError(
-                    f"{where}: holds a dataset whose {shard.stored.basename} {found}; {_WAYS_OUT}"
-                )
-        self._check_side_files(index)
-        return self._summary_of(index.shards, index.extra, finished_before=True)
-
-    def _check_side_files(self, index: Index) -> None:
-        hashes = index.sample_hashes
-        if hashes is None:
-            return
-        for shard in index.shards:
-            side = side_basename(shard.raw.basename)
-            size, expected = self._destination.size(side), shard.num_samples * digest_nbytes(hashes.algorithm)
-            if size != expected:
-                raise ConvertError(
-                    f"{self._destination.name}: holds a dataset whose {side}, the hashes of its samples, has"
-                    f" {size or 0} bytes instead of {expected}; {_WAYS_OUT}"
-                )
-
-    def _clear_leftovers(self) -> None:
-        """Finish the cleaning of a run that was killed in it."""
-        if self._journal.directory.is_dir():
-            with self._journal.locked(self._destination.name):
-                self._remove_leftovers()
-
-    def _remove_leftovers(self) -> None:
-        """Delete the shards that the finished dataset has replaced, then the work directory.
-
-        An old index may name any file, even the input of this job: only what is named like a shard is deleted.
-        """
-        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
-        if text is not None:
-            index = parse_index(text, source=self._destination.name)
-            kept = {*index.table.stored_basenames(), *side_basenames(index)}
-            for name in self._journal.replaced():
-                if name not in kept and _SHARD_FILE.fullmatch(name):
-                    self._destination.delete(name)
-        self._journal.remove()
-
-    def _refuse_strange_shards(self) -> None:
-        if self._options.overwrite or (self._journal.directory / "job.json").exists():
-            return
-        strange = self._shard_files()
-        if strange:
-            raise ConvertError(
-                f"{self._destination.name}: holds {len(strange)} shard files without {INDEX_BASENAME} (such as"
-                f" {strange[0]}), which this job has not written; {_WAYS_OUT}"
-            )
-
-    def _shard_files(self) -> list[str]:
-        return [name for name in self._destination.names() if _SHARD_FILE.fullmatch(name)]
+        index = self._earlier.finished(self._origins)
+        return None if index is None else self._summary_of(index.shards, index.extra, finished_before=True)
 
     def _plan(self, workers: Workers) -> Plan:
         options, journal = self._options, self._journal
@@ -288,7 +188,7 @@ class _Job:
             journal.forget(scan=True)
         for difference in journal.accept(self._facts()):
             self._progress.note(f"work of an interrupted run is planned anew: {difference}")
-        self._remove_old_index()
+        self._earlier.remove_index()
         if (journal.directory / "plan.json").exists():
             plan = Plan.load(journal.directory)
             limit = options.error_limit(plan.extra["convert"]["records"])
@@ -297,13 +197,13 @@ class _Job:
                 return plan
         # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
         # not recorded, since the run was killed in between.
-        journal.replace_later(self._shard_files())
+        journal.replace_later(self._earlier.shard_files())
         return self._planned(workers)
 
     @contextlib.contextmanager
-    def scanned_once(self) -> Iterator[Callable[[], _Scanned]]:
+    def scanned_once(self) -> Iterator[Callable[[], Scanned]]:
         """Give what stages and scans the inputs when it is first called; what it made goes at the end."""
-        found: list[_Scanned] = []
+        found: list[Scanned] = []
         self._look_up()
         self._destination.prepare()
         with self._journal.locked(self._destination.name):
@@ -311,7 +211,7 @@ class _Job:
                 self._journal.forget(scan=True)
             self._journal.accept(self._facts())
 
-            def scanned() -> _Scanned:
+            def scanned() -> Scanned:
                 if not found:
                     with Workers(self._num_workers()) as workers:
                         found.append(self._scan_all(workers))
@@ -330,100 +230,12 @@ class _Job:
             "write": self._options.write_key(),
         }
 
-    def _scan_all(self, workers: Workers) -> _Scanned:
-        sources = self._stage_all(workers)
-        shaping = settled_shaping(sources, self._options)
-        return sources, shaping, self._scan(sources, shaping, workers)
+    def _scan_all(self, workers: Workers) -> Scanned:
+        return Intake(self._origins, self._options, self._journal, workers, self._progress).scanned()
 
     def _planned(self, workers: Workers) -> Plan:
         sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
         return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
-
-    def _remove_old_index(self) -> None:
-        text = self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES)
-        if text is None:
-            return
-        try:
-            old = parse_index(text, source=self._destination.name)
-            names = [*old.table.stored_basenames(), *side_basenames(old)]
-        except FormatError as error:
-            self._progress.note(
-                f"the old {INDEX_BASENAME} is not sound ({error}); of its files, those named like shards are deleted"
-            )
-            names = []
-        # Shards in folders belong to datasets of their own, which a merged index only points at.
-        self._journal.replace_later(name for name in names if "/" not in name)
-        self._destination.delete(INDEX_BASENAME)
-
-    def _stage_all(self, workers: Workers) -> list[Source]:
-        folder = self._journal.directory / "sources"
-        folder.mkdir(exist_ok=True)
-        plain: dict[int, Source] = {}
-        tasks: list[StageTask] = []
-        for number, origin in enumerate(self._origins):
-            source = in_place(origin)
-            if source is not None:
-                plain[number] = source
-            else:
-                tasks += stage_tasks(origin, folder, number, self._options.storage_options)
-        left = [task for task in tasks if not task.listed.exists()]
-        nbytes = {task.number: self._origins[task.number].nbytes for task in left}
-        self._progress.begin("reading sources", sum(nbytes.values()), None)
-        workers.run("stage", left, self._progress.advance, lambda _: None)
-        self._progress.end()
-        made = {number: [plain[number]] if number in plain else [] for number in range(len(self._origins))}
-        for task in tasks:
-            made[task.number] += task.sources()
-        return [source for number in sorted(made) for source in made[number]]
-
-    def _scan(self, sources: Sequence[Source], shaping: Shaping, workers: Workers) -> list[list[Path]]:
-        folder = self._journal.directory / "scan"
-        folder.mkdir(exist_ok=True)
-        size = chunk_nbytes(sum(source.nbytes for source in sources), check=self._options.check)
-        paths: list[list[Path]] = []
-        tasks: list[ScanTask] = []
-        for number, source in enumerate(sources):
-            mine = []
-            for part, begin in enumerate(range(0, source.nbytes, size)):
-                path = folder / f"{number:05d}-{part:06d}-{size}.tally"
-                mine.append(path)
-                if not _is_good(path):
-                    end = min(begin + size, source.nbytes)
-                    tasks.append(self._scan_task(source, begin, end, path, shaping.for_source(source)))
-            paths.append(mine)
-        total = sum(task.end - task.begin for task in tasks)
-        self._progress.begin(
-            "checking records and images" if self._options.check else "scanning records", total, None
-        )
-        told = False
-
-        def finished(problems: int) -> None:
-            nonlocal told
-            if problems and not told:
-                told = True
-                self._progress.note(
-                    "there are records that cannot be converted; the scan goes on to find all of them"
-                )
-
-        workers.run("scan", tasks, self._progress.advance, finished)
-        self._progress.end()
-        return paths
-
-    def _scan_task(self, source: Source, begin: int, end: int, target: Path, shaping: Shaping) -> ScanTask:
-        options = self._options
-        return ScanTask(
-            source,
-            begin,
-            end,
-            str(target),
-            options.image_root if options.image_root is not None else source.image_folder,
-            shaping,
-            options.check,
-            options.max_image_pixels,
-            options.allow_outside_root,
-            options.storage_options,
-            options.costs,
-        )
 
     def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
         options = self._options
@@ -488,7 +300,7 @@ class _Job:
             self._destination.delete(REJECTED_BASENAME)
         publish_file(built, INDEX_BASENAME, [index_text(infos, extra)])
         self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
-        self._remove_leftovers()
+        self._earlier.remove_leftovers()
 
     def _summary_of(
         self,
@@ -516,18 +328,3 @@ class _Job:
             resumed_shards=resumed,
             finished_before=finished_before,
         )
-
-
-_WAYS_OUT = "choose another --out, or replace it with --overwrite"
-
-
-def _counts(index: Index) -> str:
-    return f"{index.num_samples} samples in {index.num_shards} shards"
-
-
-def _is_good(path: Path) -> bool:
-    """Whether a chunk was scanned completely and without problems; one with problems is scanned again."""
-    try:
-        return not SavedChunk(path).problem_counts
-    except (FileNotFoundError, ValueError):
-        return False
