@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from streamshard.convert.forms.form import open_form
 from streamshard.convert.images import HEAD_NBYTES, check_image, own_pixel_limit
+from streamshard.convert.located import locate_reference
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin
 from streamshard.convert.places import ImagePlace, open_place
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.progress import Progress
 from streamshard.convert.references import Embedded, Reference
-from streamshard.convert.scan import check_declared, locate_reference
+from streamshard.convert.scan import check_declared
 from streamshard.convert.shaping import Shaping, settled_shaping
 from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.convert.staging import in_place, stage_input, stage_tasks

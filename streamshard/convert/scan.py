@@ -6,22 +6,21 @@ is decoded. Memory follows the chunk and the longest line, not the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
 from streamshard.convert.columns import KeyTally, check_key, json_text
 from streamshard.convert.forms.form import open_form
-from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, own_pixel_limit, sniff_format
-from streamshard.convert.places import ImagePlace, Located, check_image_nbytes, open_place
+from streamshard.convert.image_scan import CheckedImage, ImageScan
+from streamshard.convert.images import check_image, own_pixel_limit
+from streamshard.convert.located import joined_digest, kept_references
+from streamshard.convert.places import ImagePlace, Located, open_place
 from streamshard.convert.problems import (
     BAD_COST,
-    BAD_REFERENCE,
     UNREADABLE_IMAGE,
     Problem,
     RecordProblem,
@@ -33,7 +32,6 @@ from streamshard.convert.references import (
     Embedded,
     Reference,
     count_image_tags,
-    decode_data_uri,
 )
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.sources import CELLS, LINES, Source
@@ -45,8 +43,6 @@ from streamshard.write.costs import count_of
 # Records are held back until this much text or this many images are waiting, so that images come in batches.
 _WINDOW_NBYTES = 1 << 20
 _WINDOW_IMAGES = 64
-_REMOTE_THREADS = 16
-_REMEMBERED_IMAGES = 1 << 16
 _LONGEST_PATH = 4096
 
 LISTS = ("list[jpeg]", "list[png]")
@@ -76,14 +72,6 @@ class ScanTask:
         return f"scanning bytes {self.begin} to {self.end} of {self.source.path}"
 
 
-class CheckedImage(NamedTuple):
-    """One image as it will be stored: size, hash of its bytes (0 unread), what it is."""
-
-    nbytes: int
-    digest: int
-    facts: ImageFacts
-
-
 @dataclass(slots=True)
 class _Pending:
     line: int
@@ -107,7 +95,7 @@ class _Scan:
         self._task = task
         self._advance = advance
         self._tally = ChunkTally()
-        self._images = _ImageChecker(task)
+        self._images = ImageScan(self._open_images, check=task.check, max_pixels=task.max_image_pixels)
         self._known_keys: set[str] = set()
         self._rich = task.source.kind not in (LINES, CELLS)
         self._form = open_form(task.source, task.shaping.before_names(), task.shaping.drop)
@@ -136,6 +124,13 @@ class _Scan:
         self._advance(unreported, len(window))
         self._form.close()
         return tally
+
+    def _open_images(self) -> ImagePlace:
+        return open_place(
+            self._task.image_folder,
+            allow_outside_root=self._task.allow_outside_root,
+            storage_options=self._task.storage_options,
+        )
 
     def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> _Pending | None:
         record: dict[str, Any] | None = None
@@ -290,113 +285,3 @@ def stored_images(stored: bytes) -> list[bytes]:
     except FormatError as error:
         raise RecordProblem(UNREADABLE_IMAGE, str(error)) from None
     return images
-
-
-def kept_references(located: list[Located | Embedded]) -> list[str]:
-    """What the path column keeps of references: relative paths, ``data:`` for data URIs, names of files in records."""
-    return [place.reference if isinstance(place, Located) else place.kept for place in located]
-
-
-def joined_digest(digests: list[int]) -> int:
-    """One number for the bytes of all images of a record; 0 where none was read."""
-    if not any(digests):
-        return 0
-    return xxhash.xxh64_intdigest(b"".join(digest.to_bytes(8, "little") for digest in digests))
-
-
-def digest_of(content: bytes) -> int:
-    """The hash of an image's bytes that the plan keeps."""
-    return xxhash.xxh64_intdigest(content)
-
-
-def locate_reference(reference: Reference, place: Callable[[], ImagePlace]) -> Located | Embedded:
-    """A file for a path, in the place that is opened when one is needed; the bytes themselves for all else.
-
-    Raises:
-        RecordProblem: a reference that cannot be used.
-    """
-    if isinstance(reference, Embedded):
-        return reference
-    if reference[:5].lower() == DATA_URI_REFERENCE:
-        content = decode_data_uri(reference)
-        if not content:
-            raise RecordProblem(BAD_REFERENCE, f"data URI {shorten(reference, 40)} holds no bytes")
-        return Embedded(content, DATA_URI_REFERENCE)
-    return place().locate(reference)
-
-
-class _ImageChecker:
-    """Checks images in batches; a file that several records name is decoded once."""
-
-    def __init__(self, task: ScanTask) -> None:
-        self._task = task
-        self._place: ImagePlace | None = None
-        self._known: dict[str, CheckedImage | RecordProblem] = {}
-
-    def locate(self, reference: Reference) -> Located | Embedded:
-        return locate_reference(reference, self._opened)
-
-    def _opened(self) -> ImagePlace:
-        if self._place is None:
-            self._place = open_place(
-                self._task.image_folder,
-                allow_outside_root=self._task.allow_outside_root,
-                storage_options=self._task.storage_options,
-            )
-        return self._place
-
-    def check_all(self, wanted: list[Located | Embedded]) -> Iterator[CheckedImage | RecordProblem]:
-        """The findings, in the order of ``wanted``."""
-        missing = {place.name: place for place in wanted if isinstance(place, Located)}
-        missing = {name: place for name, place in missing.items() if name not in self._known}
-        if len(self._known) + len(missing) > _REMEMBERED_IMAGES:
-            self._known = {
-                place.name: self._known[place.name]
-                for place in wanted
-                if isinstance(place, Located) and place.name in self._known
-            }
-        if self._place is not None and self._place.remote and len(missing) > 1:
-            with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
-                found = list(threads.map(self._check, missing.values()))
-        else:
-            found = [self._check(place) for place in missing.values()]
-        self._known.update(zip(missing, found, strict=True))
-        for place in wanted:
-            yield self._known[place.name] if isinstance(place, Located) else self._check(place)
-
-    def _check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
-        try:
-            if isinstance(image, Embedded):
-                content = image.content
-                check_image_nbytes(Located("", image.kept or "bytes"), len(content))
-                return self._facts(len(content), content, content)
-            place = self._place
-            if place is None:
-                raise RuntimeError("an image was located before its place was opened")
-            if self._task.check:
-                content = place.read(image)
-                return self._facts(len(content), content, content)
-            nbytes, head = place.head(image, HEAD_NBYTES)
-            return self._facts(nbytes, head, None)
-        except RecordProblem as problem:
-            if isinstance(image, Located) and not problem.message.startswith("image "):
-                return RecordProblem(problem.reason, f"image {shorten(image.reference)}: {problem.message}")
-            if isinstance(image, Embedded) and not problem.message.startswith(("image ", "data URI")):
-                held = (
-                    "in a data URI"
-                    if image.kept == DATA_URI_REFERENCE
-                    else f"in the record {image.kept}".rstrip()
-                )
-                return RecordProblem(problem.reason, f"image {held}: {problem.message}")
-            return problem
-
-    def _facts(self, nbytes: int, head: bytes, content: bytes | None) -> CheckedImage:
-        if content is None or not self._task.check:
-            return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head[:HEAD_NBYTES])))
-        facts = check_image(content, max_pixels=self._task.max_image_pixels)
-        return CheckedImage(nbytes, digest_of(content), facts)
-
-
-@lru_cache(maxsize=64)
-def _facts_of_format(format: str) -> ImageFacts:
-    return ImageFacts(format)

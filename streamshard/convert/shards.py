@@ -20,18 +20,12 @@ from streamshard.convert.destination import open_destination
 from streamshard.convert.forms.form import Form, open_form
 from streamshard.convert.journal import Journal
 from streamshard.convert.jsonl import read_span
+from streamshard.convert.located import digest_of, joined_digest, kept_references, locate_reference
 from streamshard.convert.places import ImagePlace, Located, open_place
 from streamshard.convert.plan import Plan
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.references import Embedded, Reference
-from streamshard.convert.scan import (
-    Advance,
-    count_costs,
-    digest_of,
-    joined_digest,
-    kept_references,
-    locate_reference,
-)
+from streamshard.convert.scan import Advance, count_costs
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import CELLS, LINES, Source
 from streamshard.errors import ConvertError

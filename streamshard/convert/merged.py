@@ -1,0 +1,237 @@
+"""The findings of all scanned chunks put together: what is wrong with the input, its columns, its rows in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamshard.convert.columns import (
+    EMPTY_LIST,
+    NULL,
+    OTHER,
+    ColumnPlan,
+    ImageColumn,
+    KeySummary,
+    plain_nbytes,
+)
+from streamshard.convert.findings import Findings
+from streamshard.convert.finished import JobDigests
+from streamshard.convert.options import ConvertOptions
+from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
+from streamshard.convert.references import KNOWN_IMAGE_KEYS
+from streamshard.convert.rejected import RejectedList
+from streamshard.convert.rows import ROW, sync_file
+from streamshard.convert.sources import Source
+from streamshard.convert.tally import SavedChunk, image_column_nbytes
+from streamshard.errors import ConvertError
+
+LISTED_SKIPS = 100
+
+
+class MergedScan:
+    """What the chunks of all sources say together, in input order."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        chunks: Sequence[Sequence[Path]],
+        options: ConvertOptions,
+        rejected: Path,
+    ) -> None:
+        self.rejected = RejectedList(rejected)
+        self._sources = sources
+        self._chunks = chunks
+        self._options = options
+        self.keys: dict[str, KeySummary] = {}
+        self.num_records = 0
+        self.problem_counts: Counter[str] = Counter()
+        self.problems: list[PlacedProblem] = []
+        self.findings = Findings(options)
+        self._image_rows: Counter[str] = Counter()
+        self._image_names: Counter[str] = Counter()
+        self._image_formats: dict[str, Counter[str]] = {}
+        self._num_texts = 0
+        self._digests = JobDigests(0)
+
+    def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
+        """Source number, number of lines before the chunk, chunk: in input order."""
+        for number, paths in enumerate(self._chunks):
+            lines = 0
+            for path in paths:
+                chunk = SavedChunk(path)
+                yield number, lines, chunk
+                lines += chunk.num_lines
+
+    def read_headings(self) -> None:
+        """Add up what the headings of all chunks say."""
+        records_of = [0] * len(self._sources)
+        for number, lines, chunk in self._saved():
+            source = self._sources[number]
+            self.num_records += chunk.num_records
+            self._num_texts += chunk.num_texts
+            records_of[number] += chunk.num_records + sum(chunk.problem_counts.values())
+            for name, kinds, count in chunk.key_headings:
+                key = self.keys.setdefault(name, KeySummary())
+                key.count += count
+                key.kinds |= kinds
+            for name, count, formats, animated, named in chunk.image_headings:
+                self._image_rows[name] += count
+                self._image_names[name] += named
+                self._image_formats.setdefault(name, Counter()).update(formats)
+                self.findings.animated += animated
+            self.problem_counts += chunk.problem_counts
+            room = max(LISTED, LISTED_SKIPS) - len(self.problems)
+            placed = [_placed(source, lines, problem) for problem in chunk.problems]
+            self.rejected.add(placed)
+            self.problems += placed[: max(0, room)]
+            self.findings.add_tags(source, lines, chunk.tags)
+        for source, records in zip(self._sources, records_of, strict=True):
+            if not records:
+                self.findings.empty_sources.append(source)
+        self.findings.images = sum(self._image_rows.values())
+
+    def refuse_problems(self) -> None:
+        """Raise one error that lists what is wrong, if anything is, or where skipping is allowed, if too much is."""
+        total = self.problem_counts.total()
+        if not total:
+            return
+        advice = "mend the input, or leave such records out with --on-error skip"
+        if self._options.on_error == "skip":
+            limit = self._options.error_limit(self._num_texts)
+            if limit is None or total <= limit:
+                return
+            advice = f"more than the {limit} of {self._num_texts} that --max-errors allows"
+        elif total > LISTED:
+            advice += f"; all of them are listed in {self.rejected.path}"
+        listed = "\n".join(f"  {problem}" for problem in self.problems[:LISTED])
+        more = f"\n  … and {total - LISTED} more" if total > LISTED else ""
+        raise ConvertError(
+            f"{total} record{'s' if total > 1 else ''} cannot be converted ({counts_text(self.problem_counts)}):\n"
+            f"{listed}{more}\n{advice}"
+        )
+
+    def nothing_text(self) -> str:
+        """Why there is nothing to write."""
+        names = ", ".join(source.name for source in self._sources[:5])
+        if not self.problem_counts:
+            return f"0 samples: no records in {names}; nothing is written"
+        listed = "\n".join(f"  {problem}" for problem in self.problems[:LISTED])
+        return (
+            f"0 samples: all {self.problem_counts.total()} records of {names} were skipped"
+            f" ({counts_text(self.problem_counts)}); nothing is written:\n{listed}"
+        )
+
+    def image_columns(self) -> tuple[ImageColumn, ...]:
+        """The image keys in order of name, each with the encoding that holds all its images."""
+        for key in self._options.image_keys:
+            if key != "none" and key not in self.keys and key not in self._image_rows:
+                known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
+        wanted = set(self._image_rows)
+        if self._options.image_keys != ("none",):
+            # A key that was named because images stand inside its messages stays a column of its own.
+            wanted |= {
+                key
+                for key in self._options.image_keys
+                if key not in self.keys or not self.keys[key].kinds & OTHER
+            }
+        columns = []
+        for key in sorted(wanted):
+            formats = self._image_formats.get(key, Counter())
+            item = "png" if set(formats) == {"png"} else "jpeg"
+            one_each = self._image_rows[key] == formats.total() == self.num_records
+            named = self._image_names[key] > 0 or not self._image_rows[key]
+            self._refuse_mixture(key)
+            columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each, named))
+        return tuple(columns)
+
+    def _refuse_mixture(self, key: str) -> None:
+        """Refuse a key that was taken for images by its values where other records hold something else under it."""
+        asked_for = key in KNOWN_IMAGE_KEYS or key in self._options.image_keys
+        if key in self.keys and not asked_for and self.keys[key].kinds & ~(NULL | EMPTY_LIST):
+            raise ConvertError(
+                f"key {key!r} holds image files in {self._image_rows[key]} of {self.keys[key].count} records and"
+                f" something else in others; say --image-key {key} if all are to be images, or --drop {key}"
+            )
+
+    def refuse_unknown_costs(self) -> None:
+        """Refuse a cost by a key that no record has: a slip of the pen would count 0 for all."""
+        for name, key in self._options.costs:
+            if key not in self.keys:
+                known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                if key in self._options.drop or key in dict(self._options.rename):
+                    continue  # a cost goes by the names of the input
+                raise ConvertError(f"--cost {name}={key}: no record has that key; there are: {known}")
+
+    def write_rows(self, path: Path, columns: ColumnPlan, largest: int) -> tuple[int, int]:
+        """Write the rows of all records in input order; gives their number and the sum of their sizes.
+
+        Records that no shard can hold become problems.
+        """
+        num_samples = payload_nbytes = 0
+        self._digests = JobDigests(self._num_texts)
+        with path.open("wb") as file:
+            for number, lines, chunk in self._saved():
+                nbytes = plain_nbytes(columns, chunk.keys(), chunk.num_records)
+                for image in columns.images:
+                    nbytes += image_column_nbytes(image, chunk)
+                self._add_digests(chunk)
+                self.findings.ids.append(chunk.array("id_hashes"))
+                rows = np.zeros(chunk.num_records, ROW)
+                rows["source"] = number
+                rows["offset"] = chunk.array("offsets")
+                rows["line_nbytes"] = chunk.array("line_nbytes")
+                rows["sample_nbytes"] = nbytes
+                rows["image_hash"] = chunk.array("image_hashes")
+                if len(nbytes) and nbytes.max() > largest:
+                    for row in np.flatnonzero(nbytes > largest).tolist():
+                        problem = Problem(
+                            int(chunk.array("lines")[row]),
+                            TOO_LARGE,
+                            f"the record takes {nbytes[row]} bytes, more than the {largest} that a shard can hold",
+                        )
+                        self.problem_counts[TOO_LARGE] += 1
+                        placed = _placed(self._sources[number], lines, problem)
+                        self.rejected.add([placed])
+                        self.problems.append(placed)
+                    rows = rows[nbytes <= largest]
+                file.write(rows.tobytes())
+                num_samples += len(rows)
+                payload_nbytes += int(rows["sample_nbytes"].sum())
+            sync_file(file)
+        return num_samples, payload_nbytes
+
+    def _add_digests(self, chunk: SavedChunk) -> None:
+        image_nbytes = np.zeros(chunk.num_records, np.int64)
+        for images in chunk.images().values():
+            image_nbytes[images.rows] += images.payload_nbytes.astype(np.int64)
+        self._digests.add_texts(chunk.array("text_hashes"))
+        self._digests.add_images(chunk.array("record_hashes"), image_nbytes)
+
+    def extra(self) -> dict[str, Any]:
+        """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
+        options = self._options
+        return {
+            "convert": {
+                "check": options.check,
+                "digests": self._digests.to_json(),
+                "on_error": options.on_error,
+                "options": options.portable_digest(),
+                "records": self._num_texts,
+                "shuffle": options.shuffle,
+                "skipped": dict(self.problem_counts),
+                "version": 1,
+            },
+            "images": {key: dict(formats) for key, formats in self._image_formats.items()},
+        }
+
+
+def _placed(source: Source, lines_before: int, problem: Problem) -> PlacedProblem:
+    number = lines_before + problem.line
+    return PlacedProblem(
+        source.place(number), problem, source.name, source.unit or "line", source.before + number
+    )
