@@ -6,35 +6,26 @@ finish()      ─► last shard, wait for all, index.json last
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import SampleError, StreamshardError
-from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
-from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry, side_basename
+from streamshard.format.index import INDEX_BASENAME, index_text
+from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry
 from streamshard.format.schema import Schema
 from streamshard.format.shard import ShardCutter, config_text
-from streamshard.write.claim import Claim
 from streamshard.write.costs import Cost, CostSums
-from streamshard.write.destination import refuse_or_clear
-from streamshard.write.encode import shard_basename, write_shard, write_side_file
 from streamshard.write.options import DEFAULT_SIZE_LIMIT, ShardOptions, check_count
+from streamshard.write.place import Place
+from streamshard.write.press import Press
 from streamshard.write.publish import publish_file
 from streamshard.write.upload import Uploader
 
 if TYPE_CHECKING:
-    from streamshard.storage.store import Store
-
-# A shard up to this size is published while the next one fills, so that two are in memory; of larger ones
-# only one is, and write() waits.
-_OVERLAP_NBYTES = 1 << 27
+    pass
 
 
 class MDSWriter:
@@ -93,7 +84,6 @@ class MDSWriter:
         costs: Mapping[str, Cost] | None = None,
         sample_hash: str | None = None,
     ) -> None:
-        from streamshard.storage.opening import open_store
         from streamshard.storage.retry import RetryPolicy
 
         self._schema = Schema.from_columns(columns)
@@ -110,24 +100,14 @@ class MDSWriter:
         if max_workers is not None:
             threads = check_count(max_workers, "max_workers", least=1)
         policy = RetryPolicy(attempts=1 + check_count(retry, "retry", least=0))
-        local, remote = _split_out(out)
-        self._remote = (
-            None if remote is None else open_store(remote, storage_options=storage_options, retry=policy)
-        )
-        self._directory = _local_directory(local)
-        self._made_directory = local is None or not self._directory.exists()
-        try:
-            self._prepare(exist_ok)
-        except BaseException:
-            self._remove_made_directory()
-            raise
+        self._place = Place(out, exist_ok=exist_ok, storage_options=storage_options, retry=policy)
         self._uploader = None
-        if self._remote is not None:
+        if self._place.remote is not None:
             self._uploader = Uploader(
-                self._remote,
-                self._directory,
+                self._place.remote,
+                self._place.directory,
                 threads=threads,
-                keep_local=keep_local and local is not None,
+                keep_local=keep_local and not self._place.is_temporary,
                 progress_bar=progress_bar,
                 on_failure=self._halt,
             )
@@ -140,16 +120,11 @@ class MDSWriter:
         self._cutter = ShardCutter(
             len(config), size_limit=self._options.size_limit, samples_per_shard=samples_per_shard
         )
-        self._press = ThreadPoolExecutor(1, thread_name_prefix="streamshard-write")
-        self._pressing: Future[ShardInfo] | None = None
+        self._press = Press(self._place.directory, self._schema, self._options, self._uploader)
         self._samples: list[bytes] = []
         self._room = self._cutter.whole_room  # of the shard that is being filled, in bytes
         self._max_samples = samples_per_shard or 2**32
-        self._shards: list[ShardInfo] = []
-        self._side_digests: list[str] = []  # of the shards published, by the publishing thread
-        self._num_cut = 0
         self._num_cut_samples = 0
-        self._published: list[str] = []
         self._warned_of_keys = False
         self._failure: BaseException | None = None
         self._finished = False
@@ -161,7 +136,7 @@ class MDSWriter:
         return self._num_cut_samples + len(self._samples)
 
     def __repr__(self) -> str:
-        return f"MDSWriter({self._place!r}, {self.num_samples} samples)"
+        return f"MDSWriter({str(self._place)!r}, {self.num_samples} samples)"
 
     def __enter__(self) -> MDSWriter:
         return self
@@ -259,11 +234,13 @@ class MDSWriter:
         try:
             if self._samples:
                 self._cut()
-            self._collect()
+            self._press.collect()
             if self._uploader is not None:
                 self._uploader.wait()
-            self._published.append(INDEX_BASENAME)
-            publish_file(self._directory, INDEX_BASENAME, [index_text(self._shards, self._extra())])
+            self._press.published.append(INDEX_BASENAME)
+            publish_file(
+                self._place.directory, INDEX_BASENAME, [index_text(self._press.shards, self._extra())]
+            )
             if self._uploader is not None:
                 self._uploader.put(INDEX_BASENAME)
                 self._uploader.wait()
@@ -271,83 +248,27 @@ class MDSWriter:
             self._fail(error)
             raise
         self._finished = self._halted = True
-        self._claim.release()
-        self._press.shutdown()
+        self._place.release()
+        self._press.close()
         if self._uploader is not None:
             self._uploader.close()
-            self._remove_made_directory()
-
-    @property
-    def _place(self) -> str:
-        return str(self._directory) if self._remote is None else self._remote.url
-
-    def _prepare(self, exist_ok: bool) -> None:
-        from streamshard.storage.local_store import LocalStore
-
-        stores: list[Store] = [LocalStore(self._directory)]
-        if self._remote is not None:
-            stores.append(self._remote)
-            if self._remote.local_path("x") == self._directory / "x":
-                raise ValueError(f"out: both places of the pair are {self._directory}")
-        if not exist_ok:
-            for store in stores:
-                refuse_or_clear(store, exist_ok=False)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._claim = Claim(self._directory)
-        # The remote index is what others read: it goes first.
-        for store in reversed(stores):
-            refuse_or_clear(store, exist_ok=exist_ok)
+            self._place.remove_if_made()
 
     def _cut(self) -> None:
         """Hand the samples of the filled shard to the thread that publishes it."""
-        self._collect()
         samples, self._samples = self._samples, []
         nbytes = self._cutter.whole_room - self._room
         self._room = self._cutter.whole_room
         self._num_cut_samples += len(samples)
         self._costs.cut()
-        basename = shard_basename(self._num_cut)
-        self._num_cut += 1
-        self._pressing = self._press.submit(self._publish, basename, samples)
-        self._pressing.add_done_callback(self._note_trouble)
-        del samples
-        if nbytes > _OVERLAP_NBYTES:
-            self._collect()
-
-    def _publish(self, basename: str, samples: list[bytes]) -> ShardInfo:
-        """Pack, hash, compress and store a shard, and send it on. Runs in the publishing thread."""
-        info = write_shard(
-            self._directory,
-            basename,
-            self._schema,
-            samples,
-            compression=self._options.compression,
-            hashes=self._options.hashes,
-            size_limit=self._options.size_limit,
-        )
-        self._send(info.stored.basename)
-        if self._options.sample_hash is not None:
-            self._side_digests.append(
-                write_side_file(self._directory, basename, samples, self._options.sample_hash)
-            )
-            self._send(side_basename(basename))
-        return info
-
-    def _send(self, basename: str) -> None:
-        self._published.append(basename)
-        if self._uploader is not None:
-            self._uploader.put(basename)
+        self._press.publish(samples, nbytes, self._halt)
 
     def _extra(self) -> dict[str, Any]:
         extra = self._costs.extra()
         algorithm = self._options.sample_hash
         if algorithm is not None:
-            extra[SAMPLE_HASHES_KEY] = sample_hashes_entry(algorithm, self._side_digests)
+            extra[SAMPLE_HASHES_KEY] = sample_hashes_entry(algorithm, self._press.side_digests)
         return extra
-
-    def _note_trouble(self, pressing: Future[ShardInfo]) -> None:
-        if pressing.exception() is not None:
-            self._halt()
 
     def _halt(self) -> None:
         self._halted = True
@@ -357,18 +278,12 @@ class MDSWriter:
         if self._failure is not None or self._finished:
             raise self._closed_error()
         try:
-            self._collect()
+            self._press.collect()
             if self._uploader is not None:
                 self._uploader.wait()
         except BaseException as error:
             self._fail(error)
             raise
-
-    def _collect(self) -> None:
-        """Wait for the shard that is being published."""
-        pressing, self._pressing = self._pressing, None
-        if pressing is not None:
-            self._shards.append(pressing.result())
 
     def _fail(self, error: BaseException) -> None:
         """Take everything back and close for good."""
@@ -376,20 +291,13 @@ class MDSWriter:
         self._halted = True
         self._num_cut_samples += len(self._samples)
         self._samples = []
-        self._press.shutdown(wait=True)  # a shard that is being published is among those to remove
-        self._pressing = None
+        self._press.close()  # a shard that is being published is among those to remove
         if self._uploader is not None:
             self._uploader.take_back()
-        for name in reversed(self._published):
-            (self._directory / name).unlink(missing_ok=True)
-        self._claim.release()
-        self._remove_made_directory()
-
-    def _remove_made_directory(self) -> None:
-        """Remove the output directory if this writer made it and it is empty."""
-        if self._made_directory:
-            with contextlib.suppress(OSError):  # not empty: there are files that are kept, or another's
-                self._directory.rmdir()
+        for name in reversed(self._press.published):
+            (self._place.directory / name).unlink(missing_ok=True)
+        self._place.release()
+        self._place.remove_if_made()
 
     def _closed_error(self) -> BaseException:
         if self._failure is not None:
@@ -399,29 +307,3 @@ class MDSWriter:
                 )
             return RuntimeError(f"{self._place}: the writer was ended by an exception; nothing was published")
         return RuntimeError(f"{self._place}: the dataset is finished; a sample cannot be added to it")
-
-
-def _split_out(out: Any) -> tuple[str | None, str | None]:
-    """Give (local directory or None for a temporary one, URL or None)."""
-    from streamshard.storage.opening import is_local
-
-    parts = out if isinstance(out, (tuple, list)) else (out,)
-    if not 1 <= len(parts) <= 2 or not all(isinstance(p, (str, os.PathLike)) and os.fspath(p) for p in parts):
-        raise ValueError(f"out={out!r}: expected a directory, a URL, or a pair (directory, URL)")
-    paths = [os.fspath(part) for part in parts]
-    if len(paths) == 1:
-        return (paths[0], None) if is_local(paths[0]) else (None, paths[0])
-    if not is_local(paths[0]):
-        raise ValueError(f"out={out!r}: the first of the pair must be a local directory")
-    return paths[0], paths[1]
-
-
-def _local_directory(local: str | None) -> Path:
-    from streamshard.storage.opening import local_directory
-
-    if local is None:
-        return Path(tempfile.mkdtemp(prefix="streamshard-"))
-    directory = local_directory(local)
-    if directory.exists() and not directory.is_dir():
-        raise FileExistsError(f"{directory} is a file; expected a directory to write to")
-    return directory

@@ -67,7 +67,7 @@ def test_a_forked_child_does_not_keep_the_directory_nor_give_it_free(tmp_path: P
     child = os.fork()
     if child == 0:
         os.close(write)
-        first._claim.release()
+        first._place.release()
         os.read(read, 1)
         os._exit(0)
     os.close(read)

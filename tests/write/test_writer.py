@@ -450,7 +450,7 @@ class _Short:
 @pytest.mark.parametrize(("retry", "tries"), [(0, 1), (2, 3)])
 def test_s18_retry_is_the_number_of_further_tries(retry, tries, tmp_path):
     writer = MDSWriter(out=(tmp_path / "d", tmp_path / "there"), columns=COLUMNS, retry=retry)
-    assert writer._remote.retry.attempts == tries
+    assert writer._place.remote.retry.attempts == tries
     writer.finish()
 
 
@@ -483,7 +483,7 @@ def test_b079_memory_is_bounded_by_the_shards_being_made(tmp_path):
 
 
 def test_b079_large_shards_are_published_before_the_next_one_fills(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamshard.write.writer._OVERLAP_NBYTES", 1000)
+    monkeypatch.setattr("streamshard.write.press._OVERLAP_NBYTES", 1000)
     limit = 4 << 20
     tracemalloc.start()
     with MDSWriter(out=tmp_path / "d", columns={"b": "bytes"}, size_limit=limit) as writer:
