@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, PackedForm
 from streamshard.convert.json_array import array_to_lines
 from streamshard.convert.jsonl import BOM
@@ -23,7 +24,7 @@ from streamshard.convert.scan import Advance
 from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
 from streamshard.errors import ConvertError
-from streamshard.storage.opening import is_local, open_store
+from streamshard.storage.opening import is_local
 
 _BLOCK = 1 << 20
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
@@ -148,13 +149,7 @@ class _Staging:
     def _plain_file(self) -> tuple[Path, bool]:
         """The input as a local, uncompressed file, and whether it is ours."""
         origin, task = self._origin, self._task
-        path = Path(origin.location)
-        temporary = False
-        if not is_local(origin.location):
-            temporary = True
-            path = self._directory / f"{task.stem}.fetched"
-            folder, _, name = origin.location.rpartition("/")
-            open_store(folder, storage_options=task.storage_options).fetch_to(name, path)
+        path, temporary = local_copy(origin, self._directory, task.stem, task.storage_options)
         with path.open("rb") as file:
             packing = packing_of(file.read(8))
         if packing is not None:

@@ -32,32 +32,18 @@ _UNFIT = (SampleError, LookupError, TypeError, ValueError, OverflowError, struct
 
 
 def compile_encoder(
-    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None]
-) -> SampleEncoder:
+    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None], *, joined: bool = True
+) -> Callable[[Mapping[str, Any]], Any]:
     """Make the function from samples to bytes for these columns.
 
-    Raises:
-        FormatError: an unknown encoding.
-    """
-    encode: SampleEncoder = _compile(names, encodings, sizes, joined=True)
-    return encode
-
-
-def compile_parts_encoder(
-    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None]
-) -> PartsEncoder:
-    """Make the function from samples to the parts that their bytes are, in order: large values are not copied.
+    Args:
+        names, encodings, sizes: of the columns, as they lie.
+        joined: False makes a :data:`PartsEncoder`, which gives the parts that the bytes are, in order: large values
+            are not copied. True makes a :data:`SampleEncoder`.
 
     Raises:
         FormatError: an unknown encoding.
     """
-    encode: PartsEncoder = _compile(names, encodings, sizes, joined=False)
-    return encode
-
-
-def _compile(
-    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None], *, joined: bool
-) -> Callable[[Mapping[str, Any]], Any]:
     codecs = [parse_encoding(encoding) for encoding in encodings]
     layout = [_kind(codec, size) for codec, size in zip(codecs, sizes, strict=True)]
     scope: dict[str, Any] = {

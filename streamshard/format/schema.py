@@ -12,7 +12,7 @@ from typing import Any
 
 from streamshard.errors import FormatError
 from streamshard.format.decoder import SampleDecoder
-from streamshard.format.encoder import PartsEncoder, SampleEncoder, compile_encoder, compile_parts_encoder
+from streamshard.format.encoder import PartsEncoder, SampleEncoder, compile_encoder
 from streamshard.format.encodings import parse_encoding
 
 
@@ -75,7 +75,8 @@ class Schema:
 
     def parts_encoder(self) -> PartsEncoder:
         """Make a function like :meth:`encode_sample` that gives the parts of a sample's bytes without joining them."""
-        return compile_parts_encoder(self.names, self.encodings, self.sizes)
+        encode: PartsEncoder = compile_encoder(self.names, self.encodings, self.sizes, joined=False)
+        return encode
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:
         """Turn a sample into its bytes.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamshard.errors import FormatError, SampleError
 from streamshard.format import encodings
-from streamshard.format.encoder import compile_encoder, compile_parts_encoder
+from streamshard.format.encoder import compile_encoder
 from streamshard.format.encodings import Encoding, parse_encoding, register_encoding
 
 VALUES = {
@@ -42,10 +42,10 @@ def test_any_columns_are_laid_out_as_the_format_says(data, kinds):
     sample = {name: data.draw(VALUES[kind]) for name, kind in zip(names, kinds, strict=True)}
     wanted = laid_out(names, kinds, sample)
     assert compile_encoder(*columns)(sample) == wanted
-    assert b"".join(compile_parts_encoder(*columns)(sample)) == wanted
+    assert b"".join(compile_encoder(*columns, joined=False)(sample)) == wanted
     broken = data.draw(st.sampled_from(names))
     for wrong in ({**sample, broken: object()}, {**sample, "more": 1}, {n: sample[n] for n in names[1:]}):
-        for compiled in (compile_encoder(*columns), compile_parts_encoder(*columns)):
+        for compiled in (compile_encoder(*columns), compile_encoder(*columns, joined=False)):
             with pytest.raises(SampleError):
                 compiled(wrong)
 
@@ -55,12 +55,12 @@ def test_what_struct_does_not_take_but_an_encoding_does_is_encoded_with_care():
     sample = {"a": np.bool_(True), "b": "x", "c": np.uint8(3)}
     wanted = struct.pack("<Iq", 1, 1) + b"x\3"
     assert compile_encoder(*columns)(sample) == wanted
-    assert b"".join(compile_parts_encoder(*columns)(sample)) == wanted
+    assert b"".join(compile_encoder(*columns, joined=False)(sample)) == wanted
 
 
 def test_large_values_are_given_on_without_a_copy():
     blob = bytes(1000)
-    parts = compile_parts_encoder(["a", "b"], ["int", "bytes"], [8, None])({"a": 1, "b": blob})
+    parts = compile_encoder(["a", "b"], ["int", "bytes"], [8, None], joined=False)({"a": 1, "b": blob})
     assert any(part is blob for part in parts)
 
 

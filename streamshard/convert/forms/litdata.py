@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from streamshard.convert.forms.items import ItemsForm
 from streamshard.convert.forms.litdata_leaves import FILES, Leaf, own_encoding, parse_leaf
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.listing import Place
@@ -119,7 +121,7 @@ def declared_columns(columns: list[list[Any]], formats: list[str]) -> dict[str, 
     return {name: encoding for name, encoding in found.items() if encoding is not None}
 
 
-class ChunkForm:
+class ChunkForm(ItemsForm):
     """One chunk file."""
 
     def __init__(
@@ -136,22 +138,12 @@ class ChunkForm:
             parse_leaf(name) if number in self._wanted else None for number, name in enumerate(self._formats)
         ]
         self._sizes = struct.Struct(f"<{len(self._formats)}I")
-        self._file = os.fdopen(open_regular(Path(source.path), shard=source.name), "rb", buffering=_BUFFER)
+        file = os.fdopen(open_regular(Path(source.path), shard=source.name), "rb", buffering=_BUFFER)
         try:
-            self._offsets = _offsets(self._file.fileno(), detail["count"], source.name)
+            super().__init__(file, _offsets(file.fileno(), detail["count"], source.name))
         except BaseException:
-            self._file.close()
+            file.close()
             raise
-
-    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-        first, last = np.searchsorted(self._offsets[:-1], [begin, end]).tolist()
-        if first == last:
-            return
-        self._file.seek(int(self._offsets[first]))
-        for number in range(first, last):
-            offset = int(self._offsets[number])
-            text = self._file.read(int(self._offsets[number + 1]) - offset)
-            yield offset, len(text), text
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         try:
@@ -175,14 +167,8 @@ class ChunkForm:
             at += size
         return values
 
-    def number(self, offset: int) -> int:
-        return int(np.searchsorted(self._offsets, offset)) + 1
 
-    def close(self) -> None:
-        self._file.close()
-
-
-def _offsets(file: int, count: int, name: str) -> Any:
+def _offsets(file: int, count: int, name: str) -> NDArray[np.int64]:
     nbytes = os.fstat(file).st_size
     head = read_span(file, 0, 4)
     found = int.from_bytes(head, "little")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.forms.litdata import declared_columns
 from streamshard.convert.origins import Origin
 from streamshard.convert.sources import LITDATA, Source
 from streamshard.convert.unpacking import packing_of, unpack
-from streamshard.storage.opening import is_local, open_store
 
 
 def stage_chunk(
@@ -27,19 +27,15 @@ def stage_chunk(
         ConvertError: compressed data that is cut or broken.
         StorageError: it cannot be read.
     """
-    path = Path(origin.location)
-    fetched = None
-    if not is_local(origin.location):
-        folder, _, name = origin.location.rpartition("/")
-        fetched = path = directory / f"{stem}.fetched"
-        open_store(folder, storage_options=storage_options).fetch_to(name, path)
+    fetched, is_ours = local_copy(origin, directory, stem, storage_options)
+    path = fetched
     with path.open("rb") as file:
         packing = packing_of(file.read(8)) if origin.location.endswith(".zstd.bin") else None
     if packing is not None:
         unpacked = directory / f"{stem}.bin"
         unpack(path, unpacked, packing, origin.name, lambda _: None)
         path = unpacked
-        if fetched is not None:
+        if is_ours:
             fetched.unlink()
     advance(origin.nbytes)
     detail = json.loads(origin.detail)

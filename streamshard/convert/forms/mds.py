@@ -7,12 +7,13 @@ never decoded here: it passes as it is, or is dropped.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from streamshard.convert.forms.items import ItemsForm
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.problems import BAD_SAMPLE, RecordProblem
 from streamshard.convert.sources import Source
@@ -25,47 +26,30 @@ from streamshard.read.raw_file import open_regular
 _BUFFER = 1 << 20
 
 
-class ShardForm:
+class ShardForm(ItemsForm):
     """One raw shard file. ``source.columns`` are its columns, as its index told when it was staged."""
 
     def __init__(self, source: Source, declared: Mapping[str, str]) -> None:
-        self._path = Path(source.path)
-        self._file = os.fdopen(open_regular(self._path, shard=source.name), "rb", buffering=_BUFFER)
+        file = os.fdopen(open_regular(Path(source.path), shard=source.name), "rb", buffering=_BUFFER)
         try:
-            descriptor = self._file.fileno()
+            descriptor = file.fileno()
             header = parse_header(
                 lambda begin, end: read_span(descriptor, begin, end - begin),
                 os.fstat(descriptor).st_size,
                 shard=source.name,
                 expected=None,
             )
-            self._offsets = header.offsets.astype(np.int64)
+            super().__init__(file, header.offsets.astype(np.int64))
             self._decoder = _decoder(header.config, source, declared)
         except BaseException:
-            self._file.close()
+            file.close()
             raise
-
-    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-        first, last = np.searchsorted(self._offsets[:-1], [begin, end]).tolist()
-        if first == last:
-            return
-        self._file.seek(int(self._offsets[first]))
-        for number in range(first, last):
-            offset = int(self._offsets[number])
-            text = self._file.read(int(self._offsets[number + 1]) - offset)
-            yield offset, len(text), text
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         try:
             return self._decoder.one(text)
         except FormatError as error:
             raise RecordProblem(BAD_SAMPLE, f"the sample cannot be decoded: {error}") from None
-
-    def number(self, offset: int) -> int:
-        return int(np.searchsorted(self._offsets, offset)) + 1
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _decoder(config: Mapping[str, Any], source: Source, declared: Mapping[str, str]) -> SampleDecoder:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.listing import Place
 from streamshard.convert.origins import Origin
 from streamshard.convert.sources import MDS, Source
@@ -14,7 +15,6 @@ from streamshard.errors import ConvertError, FormatError
 from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text, parse_index
 from streamshard.read.catalog import check_file
 from streamshard.read.inflate import inflate_shard
-from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import check_key
 
 
@@ -58,12 +58,7 @@ def stage_shard(
     """
     text = json.dumps({"version": 2, "shards": [json.loads(origin.detail)]}).encode()
     info = parse_index(text, source=origin.name).shards[0]
-    path = Path(origin.location)
-    fetched = None
-    if not is_local(origin.location):
-        folder, _, name = origin.location.rpartition("/")
-        fetched = path = directory / f"{stem}.fetched"
-        open_store(folder, storage_options=storage_options).fetch_to(name, path)
+    path, is_ours = local_copy(origin, directory, stem, storage_options)
     if path.stat().st_size == info.raw.nbytes and not _is_compressed(origin, info):
         raw = path
     else:
@@ -72,8 +67,8 @@ def stage_shard(
         with part.open("wb") as file:
             inflate_shard(path, file, info)
         part.replace(raw)
-        if fetched is not None:
-            fetched.unlink()
+        if is_ours:
+            path.unlink()
     for algorithm, digest in list(info.raw.hashes.items())[:1]:
         try:
             check_file(raw, shard=info.raw.basename, algorithm=algorithm, expected=digest)
