@@ -166,16 +166,16 @@ def test_b062_avif_without_a_codec_says_what_to_install(tmp_path: Path) -> None:
 def test_a_file_that_several_records_name_is_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamshard.convert import scan
+    from streamshard.convert import image_scan
 
     calls: list[int] = []
-    real = scan.check_image
+    real = image_scan.check_image
 
     def counting(content: bytes, *, max_pixels: int) -> Any:
         calls.append(len(content))
         return real(content, max_pixels=max_pixels)
 
-    monkeypatch.setattr(scan, "check_image", counting)
+    monkeypatch.setattr(image_scan, "check_image", counting)
     (tmp_path / "a.png").write_bytes(picture())
     source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png"}] * 500)
     assert run(source, tmp_path / "A").samples == 500
