@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from streamshard import LocalDataset
-from streamshard.convert import job
+from streamshard.convert import earlier, job
 from streamshard.convert.journal import WORK_DIRECTORY, Journal, work_directory
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
@@ -315,7 +315,9 @@ def test_a_kill_between_index_and_orphans_leaves_a_dataset_that_the_rerun_tidies
     out = tmp_path / "A"
     run(source, out, samples_per_shard=10, compression="zstd")
     with monkeypatch.context() as patched:
-        patched.setattr(job._Job, "_remove_leftovers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            earlier.EarlierOutput, "remove_leftovers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             run(source, out, samples_per_shard=500, overwrite=True)
     assert (out / "index.json").exists()
