@@ -89,6 +89,7 @@ class RecipeContract:
         for name, encoding in recipe.columns.items():
             if encoding == IMAGE:
                 images = given[name] if isinstance(given[name], list) else [given[name]]
+                images = [image for image in images if image is not None]
                 kept = stored[name] if isinstance(stored[name], list) else [stored[name]]
                 _require([_content(image, root) for image in images] == kept, f"column {name}", given)
             else:
