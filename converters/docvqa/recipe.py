@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class DocVqa:
-    """``root`` holds the JSON files, itself or in ``spdocvqa_qas``, and the pages in ``documents`` or ``spdocvqa_images``."""
+    """``root`` holds ``documents`` and the JSON files, or ``spdocvqa_images`` and ``spdocvqa_qas``."""
 
     root: Path
 
