@@ -98,6 +98,17 @@ class _ConvertCommand(click.Command):
 @click.option("--sample-hash", metavar="NAME", help="Hash of every sample too (xxh64).")
 @click.option("--json-rest", metavar="COLUMN", help="Column for the rarest of more than 256 keys.")
 @click.option("--allow-outside-root", is_flag=True, help="Let image paths and links leave the root.")
+@click.option("--fetch", is_flag=True, help="Fetch images whose references are URLs.")
+@click.option("--fetch-private", is_flag=True, help="Also from hosts inside this network.")
+@click.option(
+    "--fetch-limit",
+    "fetch_limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="size, seconds, tries, redirects, at-once.",
+)
+@click.option("--max-side", type=int, metavar="N", help="Scale larger images down to N pixels.")
+@click.option("--quality", type=int, metavar="Q", help="Encode JPEG and lossy WebP anew.")
 @click.option("--max-image-pixels", type=int, metavar="N", help="Largest image that is decoded.")
 @click.option("--work-dir", metavar="DIR", help="Where a plan for an --out URL is kept.")
 @storage_option
@@ -114,6 +125,9 @@ def command(
     max_errors: str | None,
     dry_run: bool,
     split: str | None,
+    fetch: bool,
+    fetch_private: bool,
+    fetch_limits: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     **rest: Any,
@@ -123,6 +137,7 @@ def command(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert import job
+    from streamshard.convert.fetch_limits import FetchLimits
     from streamshard.convert.options import (
         ConvertOptions,
         parse_costs,
@@ -140,6 +155,8 @@ def command(
         )
     if split is not None and dry_run:
         raise click.UsageError("--split and --dry-run: choose one; a dry run tells of all records")
+    if (fetch_private or fetch_limits) and not fetch:
+        raise click.UsageError("--fetch-private and --fetch-limit: only together with --fetch")
     try:
         splits = None if split is None else parse_splits(split)
         options = ConvertOptions(
@@ -150,6 +167,7 @@ def command(
             columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
             rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
             recipe_options=_recipe_options(recipe_options),
+            fetch=FetchLimits.parse(fetch_limits, private=fetch_private) if fetch else None,
             max_errors=None if max_errors is None else parse_max_errors(max_errors),
             **{name: value for name, value in rest.items() if value is not None},
         )

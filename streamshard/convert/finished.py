@@ -21,7 +21,7 @@ from streamshard.convert.images import HEAD_NBYTES, check_image, own_pixel_limit
 from streamshard.convert.located import locate_reference
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin
-from streamshard.convert.places import ImagePlace, open_place
+from streamshard.convert.places import ImagePlace, is_web_url, open_place
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.progress import Progress
 from streamshard.convert.references import Embedded, Reference
@@ -126,7 +126,7 @@ def _add_source(
 
 class _ImageSizes:
     def __init__(self, source: Source, shaping: Shaping, options: ConvertOptions, decode: bool) -> None:
-        self._decode = decode and options.check
+        self._decode = decode and (options.check or options.resizing is not None)
         self._folder = source.image_folder if options.image_root is None else options.image_root
         self._options = options
         self._shaping = shaping
@@ -135,11 +135,17 @@ class _ImageSizes:
         self._place: ImagePlace | None = None
 
     def of(self, text: bytes) -> int | None:
-        """The sum of the sizes of a record's images; ``None`` where it cannot be converted."""
+        """The sum of the sizes of a record's images; ``None`` where it cannot be converted, or one is at a URL."""
         try:
             shaped = self._shaping.apply(self.form.parse(text, checked=False), rich=self._rich)
-            if self._decode:
+            if self._decode and self._options.check:
                 check_declared(shaped, self._shaping.declared, self._options.max_image_pixels)
+            if self._options.fetch is not None and any(
+                isinstance(reference, str) and is_web_url(reference)
+                for references in shaped.references.values()
+                for reference in references
+            ):
+                return None
             return sum(
                 self._size(reference) for references in shaped.references.values() for reference in references
             )

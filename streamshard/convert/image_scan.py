@@ -2,104 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
 
 from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, sniff_format
-from streamshard.convert.located import digest_of, locate_reference
-from streamshard.convert.places import ImagePlace, Located, check_image_nbytes
-from streamshard.convert.problems import RecordProblem, shorten
-from streamshard.convert.references import DATA_URI_REFERENCE, Embedded, Reference
+from streamshard.convert.located import digest_of
+from streamshard.convert.places import Located, is_web_url
+from streamshard.convert.problems import RecordProblem
+from streamshard.convert.references import Embedded, Reference
+from streamshard.convert.supply import ImageSupply, named_problem
 
-_REMOTE_THREADS = 16
 _REMEMBERED_IMAGES = 1 << 16
 
 
 class CheckedImage(NamedTuple):
-    """One image as it will be stored: size, hash of its bytes (0 unread), what it is."""
+    """One image as it will be stored: size, hash of its bytes (0 unread), what it is.
+
+    ``compared_nbytes`` is the size of what it is made from; ``None`` where that is at a URL, which may change.
+    """
 
     nbytes: int
     digest: int
     facts: ImageFacts
+    compared_nbytes: int | None
 
 
 class ImageScan:
-    """Looks at images in batches; a file that several records name is decoded once.
+    """Looks at images one by one; a file that several records name is decoded once.
 
     Args:
-        open_images: opens the place of image files, when one is needed.
+        supply: brings the images.
+        root: where relative references start.
         check: decode every image.
         max_pixels: the most pixels that an image may have.
+        read: take the bytes of every image, even where only its size is needed: they are made into something else.
     """
 
-    def __init__(self, open_images: Callable[[], ImagePlace], *, check: bool, max_pixels: int) -> None:
-        self._open_images = open_images
+    def __init__(
+        self, supply: ImageSupply, root: str, *, check: bool, max_pixels: int, read: bool = False
+    ) -> None:
+        self._supply = supply
+        self._root = root
         self._decode = check
         self._max_pixels = max_pixels
-        self._place: ImagePlace | None = None
+        self._read = read
         self._known: dict[str, CheckedImage | RecordProblem] = {}
 
     def locate(self, reference: Reference) -> Located | Embedded:
-        """See :func:`~streamshard.convert.located.locate_reference`."""
-        return locate_reference(reference, self._opened)
+        """See :meth:`ImageSupply.locate`."""
+        return self._supply.locate(reference, self._root)
 
-    def _opened(self) -> ImagePlace:
-        if self._place is None:
-            self._place = self._open_images()
-        return self._place
+    def begin(self, image: Located | Embedded) -> None:
+        """Say that an image will be looked at soon."""
+        if isinstance(image, Located) and image.name not in self._known:
+            self._supply.begin(image, self._root)
 
-    def check_all(self, wanted: list[Located | Embedded]) -> Iterator[CheckedImage | RecordProblem]:
-        """The findings, in the order of ``wanted``."""
-        missing = {place.name: place for place in wanted if isinstance(place, Located)}
-        missing = {name: place for name, place in missing.items() if name not in self._known}
-        if len(self._known) + len(missing) > _REMEMBERED_IMAGES:
-            self._known = {
-                place.name: self._known[place.name]
-                for place in wanted
-                if isinstance(place, Located) and place.name in self._known
-            }
-        if self._place is not None and self._place.remote and len(missing) > 1:
-            with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
-                found = list(threads.map(self._check, missing.values()))
-        else:
-            found = [self._check(place) for place in missing.values()]
-        self._known.update(zip(missing, found, strict=True))
-        for place in wanted:
-            yield self._known[place.name] if isinstance(place, Located) else self._check(place)
+    def check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
+        """The finding for one image."""
+        if isinstance(image, Embedded):
+            return self._found(image)
+        found = self._known.get(image.name)
+        if found is None:
+            found = self._found(image)
+            if len(self._known) == _REMEMBERED_IMAGES:
+                self._known.clear()
+            self._known[image.name] = found
+        return found
 
-    def _check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
+    def _found(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         try:
-            if isinstance(image, Embedded):
-                content = image.content
-                check_image_nbytes(Located("", image.kept or "bytes"), len(content))
-                return self._facts(len(content), content, content)
-            place = self._place
-            if place is None:
-                raise RuntimeError("an image was located before its place was opened")
-            if self._decode:
-                content = place.read(image)
-                return self._facts(len(content), content, content)
-            nbytes, head = place.head(image, HEAD_NBYTES)
-            return self._facts(nbytes, head, None)
+            if (
+                isinstance(image, Located)
+                and not (self._decode or self._read)
+                and not self._supply.is_distant(image, self._root)
+            ):
+                nbytes, head = self._supply.head(image, self._root)
+                return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head)), nbytes)
+            content, source_nbytes, facts = self._supply.get(image, self._root)
+            if not self._decode:
+                facts = _facts_of_format(sniff_format(content[:HEAD_NBYTES]))
+            elif facts is None:
+                facts = check_image(content, max_pixels=self._max_pixels)
+            from_web = isinstance(image, Located) and is_web_url(image.name)
+            return CheckedImage(len(content), digest_of(content), facts, None if from_web else source_nbytes)
         except RecordProblem as problem:
-            if isinstance(image, Located) and not problem.message.startswith("image "):
-                return RecordProblem(problem.reason, f"image {shorten(image.reference)}: {problem.message}")
-            if isinstance(image, Embedded) and not problem.message.startswith(("image ", "data URI")):
-                held = (
-                    "in a data URI"
-                    if image.kept == DATA_URI_REFERENCE
-                    else f"in the record {image.kept}".rstrip()
-                )
-                return RecordProblem(problem.reason, f"image {held}: {problem.message}")
-            return problem
-
-    def _facts(self, nbytes: int, head: bytes, content: bytes | None) -> CheckedImage:
-        if content is None or not self._decode:
-            return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head[:HEAD_NBYTES])))
-        facts = check_image(content, max_pixels=self._max_pixels)
-        return CheckedImage(nbytes, digest_of(content), facts)
+            self._supply.drop(image, self._root)
+            return named_problem(problem, image)
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping, settled_shaping
 from streamshard.convert.sources import Source
 from streamshard.convert.staging import StageTask, in_place, stage_tasks
+from streamshard.convert.supply import ImageSettings
 from streamshard.convert.tally import SavedChunk
 
 
@@ -37,12 +38,14 @@ class Intake:
         journal: Journal,
         workers: Workers,
         progress: Progress,
+        images: ImageSettings,
     ) -> None:
         self._origins = origins
         self._options = options
         self._journal = journal
         self._workers = workers
         self._progress = progress
+        self._images = images
 
     def scanned(self) -> Scanned:
         """Stage and scan all inputs.
@@ -118,9 +121,7 @@ class Intake:
             options.image_root if options.image_root is not None else source.image_folder,
             shaping,
             options.check,
-            options.max_image_pixels,
-            options.allow_outside_root,
-            options.storage_options,
+            self._images,
             options.costs,
         )
 

@@ -8,6 +8,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import numpy as np
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
 from streamshard.convert.earlier import EarlierOutput
+from streamshard.convert.fetch_limits import DEFAULT_AT_ONCE
 from streamshard.convert.intake import Intake, Scanned
 from streamshard.convert.journal import Done, Journal, work_directory
+from streamshard.convert.kept import KEPT_DIRECTORY, KeptImages, free_nbytes, room_to_leave
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin, find_origins
 from streamshard.convert.places import local_path, open_place
@@ -29,6 +33,7 @@ from streamshard.convert.shaping import settled_shaping
 from streamshard.convert.shards import WriteTask
 from streamshard.convert.splits import parts
 from streamshard.convert.summary import Summary
+from streamshard.convert.supply import ImageSettings
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
 from streamshard.format.index import (
@@ -88,11 +93,12 @@ def convert_splits(
     if options.image_root is not None and is_local(options.image_root):
         options = replace(options, image_root=str(local_path(options.image_root)))
     shown = progress or SilentProgress()
-    with _Job(options, shown).scanned_once() as scanned:
+    whole = _Job(options, shown)
+    with whole.scanned_once() as scanned:
         made = {}
         for name, part in parts(splits, options.shuffle or 0):
             mine = replace(options, out=join_url(options.out, name), part=part)
-            made[name] = _Job(mine, shown, scanned=scanned).run()
+            made[name] = _Job(mine, shown, scanned=scanned, kept=whole.kept_images).run()
         return made
 
 
@@ -103,6 +109,7 @@ class _Job:
         progress: Progress,
         directory: Path | None = None,
         scanned: Callable[[], Scanned] | None = None,
+        kept: Path | None = None,
     ) -> None:
         self._options = options
         self._progress = progress
@@ -110,6 +117,7 @@ class _Job:
         self._destination: Destination = open_destination(options.out, options.storage_options)
         self._journal = Journal(directory or work_directory(options.out, options.work_dir))
         self._earlier = EarlierOutput(options, self._destination, self._journal, self._progress)
+        self._kept = kept or self._journal.directory / KEPT_DIRECTORY
         self._origins: list[Origin] = []
         self._scanned = scanned
 
@@ -140,6 +148,8 @@ class _Job:
 
     def _look_up(self) -> None:
         options = self._options
+        if options.fetch is not None and find_spec("aiohttp") is None:
+            raise ConvertError("--fetch needs aiohttp: pip install 'streamshard[http]'")
         self._origins = find_origins(
             options.sources, options.storage_options, options.kind, options.recipe_options
         )
@@ -186,6 +196,7 @@ class _Job:
         options, journal = self._options, self._journal
         if not options.resume:
             journal.forget(scan=True)
+            KeptImages(self._kept).clear()
         for difference in journal.accept(self._facts()):
             self._progress.note(f"work of an interrupted run is planned anew: {difference}")
         self._earlier.remove_index()
@@ -209,6 +220,7 @@ class _Job:
         with self._journal.locked(self._destination.name):
             if not self._options.resume:
                 self._journal.forget(scan=True)
+                KeptImages(self._kept).clear()
             self._journal.accept(self._facts())
 
             def scanned() -> Scanned:
@@ -231,15 +243,49 @@ class _Job:
         }
 
     def _scan_all(self, workers: Workers) -> Scanned:
-        return Intake(self._origins, self._options, self._journal, workers, self._progress).scanned()
+        return Intake(
+            self._origins, self._options, self._journal, workers, self._progress, self._images
+        ).scanned()
 
     def _planned(self, workers: Workers) -> Plan:
         sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
         return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
 
+    @property
+    def kept_images(self) -> Path:
+        """The folder of kept copies of images."""
+        return self._kept
+
+    def _make_room(self, plan: Plan, done: Mapping[int, ShardInfo]) -> None:
+        """Give up the copies of images where the shards would not fit beside them: images come once more then."""
+        if not self._kept.is_dir() or not is_local(self._options.out):
+            return
+        left = plan.payload_nbytes - sum(info.raw.nbytes for info in done.values())
+        if free_nbytes(self._kept) < left:
+            self._progress.note(
+                "the disk has no room for copies of images and the shards: images are fetched again"
+            )
+            KeptImages(self._kept).clear()
+
+    @cached_property
+    def _images(self) -> ImageSettings:
+        options = self._options
+        at_once = options.fetch.at_once if options.fetch is not None else DEFAULT_AT_ONCE
+        return ImageSettings(
+            str(self._kept),
+            options.max_image_pixels,
+            options.allow_outside_root,
+            max(1, at_once // self._num_workers()),
+            room_to_leave(self._kept),
+            options.fetch,
+            options.resizing,
+            options.storage_options,
+        )
+
     def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
         options = self._options
         done = self._journal.still_there(self._destination, sample_hash=options.sample_hash)
+        self._make_room(plan, done)
         shaping = settled_shaping(plan.sources, options)
         tasks = [
             WriteTask(
@@ -248,7 +294,7 @@ class _Job:
                 options.out if not is_local(options.out) else str(local_path(options.out)),
                 options.image_root,
                 shaping,
-                options.allow_outside_root,
+                self._images,
                 options.compression,
                 options.hashes,
                 options.size_limit,

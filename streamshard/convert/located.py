@@ -33,8 +33,8 @@ def kept_references(located: list[Located | Embedded]) -> list[str]:
 
 
 def joined_digest(digests: list[int]) -> int:
-    """One number for the bytes of all images of a record; 0 where none was read."""
-    if not any(digests):
+    """One number for the bytes of all images of a record; 0 where there are none, or one was not read."""
+    if not digests or not all(digests):
         return 0
     return xxhash.xxh64_intdigest(b"".join(digest.to_bytes(8, "little") for digest in digests))
 

@@ -26,7 +26,7 @@ from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
 from streamshard.convert.sources import Source
-from streamshard.convert.tally import SavedChunk, image_column_nbytes
+from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
 from streamshard.errors import ConvertError
 
 LISTED_SKIPS = 100
@@ -206,11 +206,10 @@ class MergedScan:
         return num_samples, payload_nbytes
 
     def _add_digests(self, chunk: SavedChunk) -> None:
-        image_nbytes = np.zeros(chunk.num_records, np.int64)
-        for images in chunk.images().values():
-            image_nbytes[images.rows] += images.payload_nbytes.astype(np.int64)
         self._digests.add_texts(chunk.array("text_hashes"))
-        self._digests.add_images(chunk.array("record_hashes"), image_nbytes)
+        nbytes = chunk.array("compared_nbytes")
+        compared = nbytes != np.uint64(NOT_COMPARED)
+        self._digests.add_images(chunk.array("record_hashes")[compared], nbytes[compared].astype(np.int64))
 
     def extra(self) -> dict[str, Any]:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""

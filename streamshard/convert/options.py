@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard._sizes import parse_bytes
+from streamshard.convert.fetch_limits import FetchLimits
+from streamshard.convert.resizing import Resizing
 from streamshard.convert.splits import Part
 
 DEFAULT_SIZE_LIMIT = 1 << 26
@@ -48,6 +50,10 @@ class ConvertOptions:
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
         recipe_options: pairs of an option of a recipe and its value, see :mod:`streamshard.convert.recipe`.
         part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
+        fetch: limits within which images at URLs are fetched; ``None``: such images are refused.
+        max_side: most pixels of the longer side of an image, larger ones are scaled down; ``None``: any.
+        quality: JPEG and lossy WebP are encoded anew with this quality, see
+            :class:`~streamshard.convert.resizing.Resizing`; ``None``: they are not.
         json_rest: column that takes the rarest keys as one JSON object where there are more than 256 columns.
         allow_outside_root: let image references leave the image root.
         max_image_pixels: largest width x height that is decoded.
@@ -80,6 +86,9 @@ class ConvertOptions:
     costs: tuple[tuple[str, str], ...] = ()
     recipe_options: tuple[tuple[str, str], ...] = ()
     part: Part | None = None
+    fetch: FetchLimits | None = None
+    max_side: int | None = None
+    quality: int | None = None
     json_rest: str | None = None
     sample_hash: str | None = None
     allow_outside_root: bool = False
@@ -126,6 +135,7 @@ class ConvertOptions:
             raise ValueError(f"max_image_pixels={self.max_image_pixels}: expected at least 1")
         if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
             raise ValueError(f"shuffle={self.shuffle}: expected a seed from 0 to 2**64 - 1")
+        Resizing(self.max_side, self.quality)
         parse_compression(self.compression)
         for name in (*self.hashes, *(() if self.sample_hash is None else (self.sample_hash,))):
             check_hash_name(name)
@@ -180,6 +190,13 @@ class ConvertOptions:
         object.__setattr__(self, "drop", tuple(sorted(set(self.drop))))
 
     @property
+    def resizing(self) -> Resizing | None:
+        """What is to be made of images; ``None``: they are stored as they are."""
+        if self.max_side is None and self.quality is None:
+            return None
+        return Resizing(self.max_side, self.quality)
+
+    @property
     def num_workers(self) -> int:
         """The number of processes wanted."""
         return self.workers if self.workers is not None else usable_cpus()
@@ -207,6 +224,13 @@ class ConvertOptions:
             "drop": list(self.drop),
             "rename": [list(pair) for pair in self.rename],
             "costs": [list(cost) for cost in self.costs],
+            "fetch": "any host"
+            if self.fetch and self.fetch.private
+            else "public hosts"
+            if self.fetch
+            else "",
+            "max_side": self.max_side,
+            "quality": self.quality,
         }
         return {**key, **{name: value for name, value in more.items() if value}}
 

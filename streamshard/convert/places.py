@@ -29,6 +29,7 @@ from streamshard.convert.problems import (
 )
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, ConvertError
 from streamshard.storage.opening import is_local, local_directory, open_store
+from streamshard.storage.redact import public_url
 from streamshard.storage.store import Store
 
 _LARGEST_IMAGE = (1 << 32) - 1
@@ -140,8 +141,8 @@ class LocalImages:
         if "://" in local[:32]:
             raise RecordProblem(
                 URL_IMAGE,
-                f"image {shorten(reference)} is a URL; URL images are not fetched: download them first, or name the"
-                " place that holds all of them with --image-root URL and use relative references",
+                f"image {shorten(public_url(reference))} is a URL; such URL images are not fetched: name the place that"
+                " holds all of them with --image-root URL and use relative references",
             )
         try:
             path = local.encode("utf-8")
@@ -238,7 +239,9 @@ class RemoteImages:
         below = self._store.url.rstrip("/") + "/"
         key = reference.removeprefix(below)
         if "://" in key[:32]:
-            raise RecordProblem(URL_IMAGE, f"image {shorten(reference)} is not below the image root {below}")
+            raise RecordProblem(
+                URL_IMAGE, f"image {shorten(public_url(reference))} is not below the image root {below}"
+            )
         normal = posixpath.normpath(key)
         if key.startswith("/") or normal == ".." or normal.startswith("../"):
             raise RecordProblem(OUTSIDE_ROOT, f"image {shorten(reference)} is outside the image root {below}")
@@ -267,13 +270,18 @@ def check_reference(reference: str) -> None:
     Raises:
         RecordProblem: an ``http`` URL, or a NUL byte.
     """
-    if reference[:8].lower().startswith(("http://", "https://")):
+    if is_web_url(reference):
         raise RecordProblem(
             URL_IMAGE,
-            f"image {shorten(reference)} is a URL; URL images are not fetched: download them and use their paths",
+            f"image {shorten(public_url(reference))} is a URL; URL images are not fetched without --fetch",
         )
     if "\0" in reference:
         raise RecordProblem(BAD_REFERENCE, f"image {shorten(reference)} holds a NUL byte")
+
+
+def is_web_url(reference: str) -> bool:
+    """Whether a reference is a URL of http or https."""
+    return reference[:8].lower().startswith(("http://", "https://"))
 
 
 def check_image_nbytes(located: Located, nbytes: int) -> None:

@@ -6,6 +6,7 @@ is decoded. Memory follows the chunk and the longest line, not the file.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import CheckedImage, ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
 from streamshard.convert.located import joined_digest, kept_references
-from streamshard.convert.places import ImagePlace, Located, open_place
+from streamshard.convert.places import Located
 from streamshard.convert.problems import (
     BAD_COST,
     UNREADABLE_IMAGE,
@@ -35,14 +36,17 @@ from streamshard.convert.references import (
 )
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.sources import CELLS, LINES, Source
-from streamshard.convert.tally import ChunkTally, ImageTally
+from streamshard.convert.supply import ImageSettings, ImageSupply
+from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
 from streamshard.errors import FormatError
 from streamshard.format.encodings import parse_encoding
+from streamshard.storage.redact import public_url
 from streamshard.write.costs import count_of
 
-# Records are held back until this much text or this many images are waiting, so that images come in batches.
-_WINDOW_NBYTES = 1 << 20
-_WINDOW_IMAGES = 64
+# Records are held back while their images come over a network, but no more text than this.
+_WAITING_NBYTES = 1 << 22
+_REPORTED_RECORDS = 64
+_REPORTED_NBYTES = 1 << 20
 _LONGEST_PATH = 4096
 
 LISTS = ("list[jpeg]", "list[png]")
@@ -62,9 +66,7 @@ class ScanTask:
     image_folder: str
     shaping: Shaping
     check: bool
-    max_image_pixels: int
-    allow_outside_root: bool
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    images: ImageSettings
     costs: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -84,53 +86,63 @@ class _Pending:
 
 def scan_chunk(task: ScanTask, advance: Advance) -> int:
     """Scan one chunk and save its tally; gives the number of problems."""
-    with own_pixel_limit(task.max_image_pixels):
-        tally = _Scan(task, advance).run()
+    with own_pixel_limit(task.images.max_pixels), ImageSupply(task.images) as supply:
+        tally = _Scan(task, advance, supply).run()
     tally.save(Path(task.target))
     return tally.problems.total
 
 
 class _Scan:
-    def __init__(self, task: ScanTask, advance: Advance) -> None:
+    def __init__(self, task: ScanTask, advance: Advance, supply: ImageSupply) -> None:
         self._task = task
         self._advance = advance
         self._tally = ChunkTally()
-        self._images = ImageScan(self._open_images, check=task.check, max_pixels=task.max_image_pixels)
+        self._supply = supply
+        self._images = ImageScan(
+            supply,
+            task.image_folder,
+            check=task.check,
+            max_pixels=task.images.max_pixels,
+            read=task.images.resizing is not None,
+        )
         self._known_keys: set[str] = set()
         self._rich = task.source.kind not in (LINES, CELLS)
         self._form = open_form(task.source, task.shaping.before_names(), task.shaping.drop)
 
     def run(self) -> ChunkTally:
         tally, task = self._tally, self._task
-        window: list[_Pending] = []
-        waiting_nbytes = waiting_images = unreported = 0
+        waiting: deque[_Pending] = deque()
+        waiting_nbytes = waiting_images = done_nbytes = done = 0
         for offset, taken, text in self._form.spans(task.begin, task.end):
             tally.num_lines += 1
-            unreported += taken
+            done_nbytes += taken
             if text:
                 text_hash = xxhash.xxh64_intdigest(text)
                 tally.text_hashes.append(text_hash)
                 pending = self._parse(offset, tally.num_lines, text, text_hash)
                 if pending is not None:
-                    window.append(pending)
+                    for image in pending.located:
+                        self._images.begin(image)
+                    waiting.append(pending)
                     waiting_nbytes += len(text)
                     waiting_images += len(pending.located)
-            if waiting_nbytes >= _WINDOW_NBYTES or waiting_images >= _WINDOW_IMAGES:
-                self._close(window)
-                self._advance(unreported, len(window))
-                waiting_nbytes = waiting_images = unreported = 0
-                window = []
-        self._close(window)
-        self._advance(unreported, len(window))
+            # Records wait while their images, and those of later records, are on their way.
+            while waiting and (
+                waiting_nbytes >= _WAITING_NBYTES or waiting_images >= self._supply.wants_more
+            ):
+                first = waiting.popleft()
+                waiting_nbytes -= len(first.text)
+                waiting_images -= len(first.located)
+                self._close(first)
+                done += 1
+            if done >= _REPORTED_RECORDS or done_nbytes >= _REPORTED_NBYTES:
+                self._advance(done_nbytes, done)
+                done_nbytes = done = 0
+        for left in waiting:
+            self._close(left)
+        self._advance(done_nbytes, done + len(waiting))
         self._form.close()
         return tally
-
-    def _open_images(self) -> ImagePlace:
-        return open_place(
-            self._task.image_folder,
-            allow_outside_root=self._task.allow_outside_root,
-            storage_options=self._task.storage_options,
-        )
 
     def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> _Pending | None:
         record: dict[str, Any] | None = None
@@ -144,7 +156,7 @@ class _Scan:
             shaped = self._task.shaping.apply(record, rich=self._rich)
             pending = _Pending(line, offset, text, text_hash, shaped)
             if self._task.check:
-                check_declared(shaped, self._task.shaping.declared, self._task.max_image_pixels)
+                check_declared(shaped, self._task.shaping.declared, self._task.images.max_pixels)
             for found in shaped.references.values():
                 pending.located += [self._located(reference) for reference in found]
         except RecordProblem as problem:
@@ -157,7 +169,7 @@ class _Scan:
             return self._images.locate(reference)
         except RecordProblem as problem:
             if isinstance(reference, str) and reference[:5].lower() != DATA_URI_REFERENCE:
-                problem.path = reference[:_LONGEST_PATH]
+                problem.path = public_url(reference[:_LONGEST_PATH])
             raise
 
     def _refuse(self, line: int, record: dict[str, Any] | None, problem: RecordProblem) -> None:
@@ -165,20 +177,18 @@ class _Scan:
         shown = None if record_id is None else shorten(str(record_id), 100).strip("'\"")
         self._tally.problems.add(Problem(line, problem.reason, problem.message, shown, problem.path))
 
-    def _close(self, window: list[_Pending]) -> None:
-        wanted = [place for pending in window for place in pending.located]
-        checked = self._images.check_all(wanted)
-        for pending in window:
-            mine = [next(checked) for _ in pending.located]
-            refused = next((found for found in mine if isinstance(found, RecordProblem)), None)
-            if refused is not None:
-                place = pending.located[mine.index(refused)]
+    def _close(self, pending: _Pending) -> None:
+        checked = []
+        for place in pending.located:
+            found = self._images.check(place)
+            if isinstance(found, RecordProblem):
                 if isinstance(place, Located):
                     # Other records may name the same file otherwise: the problem is the file's, the path theirs.
-                    refused = RecordProblem(refused.reason, refused.message, place.reference)
-                self._refuse(pending.line, pending.shaped.values, refused)
-            else:
-                self._add(pending, [found for found in mine if isinstance(found, CheckedImage)])
+                    found = RecordProblem(found.reason, found.message, place.reference)
+                self._refuse(pending.line, pending.shaped.values, found)
+                return
+            checked.append(found)
+        self._add(pending, checked)
 
     def _add(self, pending: _Pending, images: list[CheckedImage]) -> None:
         tally = self._tally
@@ -188,6 +198,7 @@ class _Scan:
         tally.lines.append(pending.line)
         tally.record_hashes.append(pending.text_hash)
         tally.image_hashes.append(joined_digest([image.digest for image in images]))
+        tally.compared_nbytes.append(_compared_nbytes(images))
         shaping, references = self._task.shaping, pending.shaped.references
         values = pending.shaped.values
         record_id = values.get("id", values.get("__key__"))
@@ -240,6 +251,16 @@ class _Scan:
             sums.path_json_nbytes.append(len(json_text(kept)))
             sums.named += sum(map(bool, kept))
             begin = end
+
+
+def _compared_nbytes(images: Sequence[CheckedImage]) -> int:
+    """The sizes of what the images of a record are made from, or :data:`NOT_COMPARED`."""
+    total = 0
+    for image in images:
+        if image.compared_nbytes is None:
+            return NOT_COMPARED
+        total += image.compared_nbytes
+    return total
 
 
 def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> list[int]:

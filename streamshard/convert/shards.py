@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 from streamshard.convert.columns import ImageColumn, plain_values
 from streamshard.convert.destination import open_destination
 from streamshard.convert.forms.form import Form, open_form
+from streamshard.convert.images import own_pixel_limit
 from streamshard.convert.journal import Journal
 from streamshard.convert.jsonl import read_span
-from streamshard.convert.located import digest_of, joined_digest, kept_references, locate_reference
-from streamshard.convert.places import ImagePlace, Located, open_place
+from streamshard.convert.located import digest_of, joined_digest, kept_references
+from streamshard.convert.places import Located
 from streamshard.convert.plan import Plan
 from streamshard.convert.problems import RecordProblem
-from streamshard.convert.references import Embedded, Reference
+from streamshard.convert.references import Embedded
 from streamshard.convert.scan import Advance, count_costs
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import CELLS, LINES, Source
+from streamshard.convert.supply import ImageSettings, ImageSupply
 from streamshard.errors import ConvertError
 from streamshard.format.sample_hashes import side_basename
 from streamshard.format.schema import Schema
@@ -36,8 +38,6 @@ from streamshard.write.encode import shard_basename, store_shard, write_side_fil
 
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
-# Remote images are fetched ahead this many at a time.
-_REMOTE_THREADS = 16
 # What is kept for the next shard is as much as a shard of the default size needs, and not gigabytes.
 _KEPT_NBYTES = 1 << 27
 _spare_memory: list[NDArray[np.uint8]] = []
@@ -53,7 +53,7 @@ class WriteTask:
     out: str
     image_root: str | None
     shaping: Shaping
-    allow_outside_root: bool
+    images: ImageSettings
     compression: str | None
     hashes: tuple[str, ...]
     size_limit: int | None
@@ -78,7 +78,20 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
     built.mkdir(parents=True, exist_ok=True)
     schema = plan.schema()
     config = config_text(schema, compression=task.compression, hashes=task.hashes, size_limit=task.size_limit)
-    source = _ShardSamples(plan, task)
+    with own_pixel_limit(task.images.max_pixels), ImageSupply(task.images) as supply:
+        return _write(task, plan, schema, config, built, supply, advance)
+
+
+def _write(
+    task: WriteTask,
+    plan: Plan,
+    schema: Schema,
+    config: bytes,
+    built: Path,
+    supply: ImageSupply,
+    advance: Advance,
+) -> int:
+    source = _ShardSamples(plan, task, supply)
     head = shard_head(source.sizes, config)
     with _room_for(len(head) + int(source.sizes.sum())) as content:
         content[: len(head)] = head
@@ -151,7 +164,7 @@ class _ShardSamples:
         costs: sums over the samples given so far.
     """
 
-    def __init__(self, plan: Plan, task: WriteTask) -> None:
+    def __init__(self, plan: Plan, task: WriteTask, supply: ImageSupply) -> None:
         self._plan = plan
         self._task = task
         self._rows = plan.rows(task.shard)
@@ -161,33 +174,29 @@ class _ShardSamples:
         )
         self._sources: list[int] = self._rows["source"].tolist()
         self._encode = Schema.from_columns(plan.columns.taken_encodings()).parts_encoder()
-        self._places: dict[str, ImagePlace] = {}
+        self._supply = supply
         self._forms: dict[int, Form] = {}
         self._shapings: dict[int, Shaping] = {}
         self.costs = [0] * len(task.costs)
 
     def encoded(self) -> Iterator[tuple[bytes, ...]]:
         """The bytes of each sample, in parts."""
-        window: list[_Record] = []
+        waiting: deque[_Record] = deque()
+        waiting_images = 0
         for place, line in self._lines():
             record = self._prepared(place, line)
-            if not self._is_remote():
-                yield self._finish(record, self._contents(record))
-                continue
-            window.append(record)
-            if len(window) == _REMOTE_THREADS:
-                yield from self._flush(window)
-                window = []
-        yield from self._flush(window)
-
-    def _is_remote(self) -> bool:
-        return any(place.remote for place in self._places.values())
-
-    def _flush(self, window: list[_Record]) -> Iterator[tuple[bytes, ...]]:
-        with ThreadPoolExecutor(_REMOTE_THREADS) as threads:
-            contents = list(threads.map(self._contents, window))
-        for record, images in zip(window, contents, strict=True):
-            yield self._finish(record, images)
+            root = self._root(place)
+            for _, located in record.images:
+                for image in located:
+                    self._supply.begin(image, root)
+                waiting_images += len(located)
+            waiting.append(record)
+            while waiting and waiting_images >= self._supply.wants_more:
+                first = waiting.popleft()
+                waiting_images -= sum(len(located) for _, located in first.images)
+                yield self._finish(first, self._contents(first))
+        for record in waiting:
+            yield self._finish(record, self._contents(record))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines of the shard's rows in output order, read in ascending runs where they are neighbours."""
@@ -226,9 +235,12 @@ class _ShardSamples:
         source = self._source(place)
         shaped = self._shaping(self._sources[place]).apply(record, rich=source.kind not in (LINES, CELLS))
         sample = plain_values(self._plan.columns, shaped.values)
+        root = self._root(place)
         images = []
         for column in self._plan.columns.images:
-            located = [self._locate(reference, source) for reference in shaped.references.get(column.key, ())]
+            located = [
+                self._supply.locate(reference, root) for reference in shaped.references.get(column.key, ())
+            ]
             if column.named:
                 kept = kept_references(located)
                 sample[column.path_column] = kept if column.listed else kept[0]
@@ -249,29 +261,15 @@ class _ShardSamples:
             form = self._forms[number] = open_form(self._plan.sources[number], names, self._task.shaping.drop)
         return form
 
-    def _locate(self, reference: Reference, source: Source) -> Located | Embedded:
-        return locate_reference(reference, lambda: self._place_of(source))
-
-    def _place_of(self, source: Source) -> ImagePlace:
-        root = source.image_folder if self._task.image_root is None else self._task.image_root
-        place = self._places.get(root)
-        if place is None:
-            place = self._places[root] = open_place(
-                root,
-                allow_outside_root=self._task.allow_outside_root,
-                storage_options=self._task.storage_options,
-            )
-        return place
+    def _root(self, place: int) -> str:
+        return self._source(place).image_folder if self._task.image_root is None else self._task.image_root
 
     def _contents(self, record: _Record) -> list[bytes]:
         contents: list[bytes] = []
+        root = self._root(record.place)
         try:
             for _, located in record.images:
-                for image in located:
-                    if isinstance(image, Embedded):
-                        contents.append(image.content)
-                    else:
-                        contents.append(self._place_of(self._source(record.place)).read(image))
+                contents += [self._supply.get(image, root).content for image in located]
         except RecordProblem as problem:
             raise ConvertError(f"{self._where(record.place)}: {problem}; {_STALE}") from None
         return contents

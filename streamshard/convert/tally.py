@@ -18,8 +18,11 @@ from streamshard.convert.columns import ChunkKey, ImageColumn, KeyTally
 from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally1"
+_MAGIC = b"sstally2"
 _DIGEST_NBYTES = 16
+
+NOT_COMPARED = (1 << 64) - 1
+"""In ``compared_nbytes``: the images of a record are, or one of them is, at a URL, and may be another one next time."""
 
 
 class ImageTally:
@@ -93,6 +96,7 @@ class ChunkTally:
     text_hashes: array[int] = field(default_factory=lambda: array("Q"))
     id_hashes: array[int] = field(default_factory=lambda: array("Q"))
     image_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    compared_nbytes: array[int] = field(default_factory=lambda: array("Q"))
     keys: dict[str, KeyTally] = field(default_factory=dict)
     images: dict[str, ImageTally] = field(default_factory=dict)
     problems: ProblemLog = field(default_factory=lambda: ProblemLog(KEPT_PER_CHUNK))
@@ -126,6 +130,7 @@ class ChunkTally:
             "text_hashes": _array(self.text_hashes),
             "id_hashes": _array(self.id_hashes),
             "image_hashes": _array(self.image_hashes),
+            "compared_nbytes": _array(self.compared_nbytes),
             "key_rows": _joined("I", [self.keys[name].rows for name in names]),
             "key_json": _joined("I", [self.keys[name].json_nbytes for name in names]),
             "key_utf8": _joined("I", [self.keys[name].utf8_nbytes for name in names]),

@@ -16,6 +16,7 @@ from streamshard.convert.processes import Workers
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import Source
+from streamshard.convert.supply import ImageSettings
 from streamshard.convert.worker import Reports
 
 
@@ -28,8 +29,7 @@ def _scan(path: Path, target: Path) -> ScanTask:
         str(path.parent),
         Shaping(),
         True,
-        1000,
-        False,
+        ImageSettings(str(path.parent / "kept"), 1000),
     )
 
 
