@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from streamshard.convert.options import ConvertOptions
 
 
+IMAGE_FILES = ("jpeg", "png", "list[jpeg]", "list[png]")
+"""The encodings whose values are image files."""
+
+
 def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shaping:
     """What the inputs themselves and the options settle before any record is read.
 
@@ -43,6 +47,9 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         for name, encoding in agreed_columns(sources).items()
         if name not in drop and rename.get(name, name) not in options.image_keys
     }
+    if options.resizing is not None:
+        # Images that are to become others cannot pass as they are stored.
+        declared = {name: encoding for name, encoding in declared.items() if encoding not in IMAGE_FILES}
     declared.update(options.columns)
     for source in sources:
         if source.kind == LITDATA:
