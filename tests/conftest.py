@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.faulty_proxy import FaultyProxy
+from tests.support.nursery import Nursery
 from tests.support.seaweedfs import SeaweedServer, find_weed
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -39,6 +40,13 @@ def s3_proxy(s3: SeaweedServer) -> Iterator[FaultyProxy]:
     """A proxy in front of the S3 server that can be told to fail; ``s3.options_for(s3_proxy.endpoint_url)``."""
     with FaultyProxy("127.0.0.1", s3.port) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """A process that has imported what is needed and forks a child for each hardship; see its module."""
+    with Nursery() as nursery:
+        yield nursery
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

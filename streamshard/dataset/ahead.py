@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +13,15 @@ from streamshard.dataset.early import EarlyReads
 from streamshard.dataset.foresight import Foresight
 from streamshard.dataset.tolerance import LostShards
 from streamshard.errors import FormatError
-from streamshard.storage.cache import Blob, NodeCache
+from streamshard.storage.blob import Blob
 from streamshard.storage.prefetch import Prefetcher
 
 if TYPE_CHECKING:
     from streamshard.dataset.feed import Share
     from streamshard.dataset.source import Source
     from streamshard.read.ranged import RangedShard
+    from streamshard.storage.cache import NodeCache
+    from streamshard.storage.memory_cache import MemoryCache
 
 # Bytes of shards wanted ahead of the trainer by each worker where ``predownload`` says nothing.
 AHEAD_NBYTES = 256 << 20
@@ -37,21 +38,21 @@ class _Caches:
 
     def __init__(self) -> None:
         # Holds the blobs, so that no id is used again.
-        self._cache_of: dict[int, tuple[Blob, NodeCache, Blob | None]] = {}
+        self._cache_of: dict[int, tuple[Blob, NodeCache | MemoryCache, Blob | None]] = {}
 
-    def add(self, blob: Blob, cache: NodeCache, side: Blob | None) -> None:
+    def add(self, blob: Blob, cache: NodeCache | MemoryCache, side: Blob | None) -> None:
         self._cache_of[id(blob)] = (blob, cache, side)
 
     def forget(self, blob: Blob) -> None:
         self._cache_of.pop(id(blob), None)
 
-    def ensure(self, blob: Blob) -> Path:
+    def ensure(self, blob: Blob) -> None:
         _, cache, side = self._cache_of[id(blob)]
         if side is not None:
             # Fetched ahead too. Whoever opens the shard asks for it again, and then says what is wrong.
             with contextlib.suppress(FormatError, OSError):
                 cache.ensure(side)
-        return cache.ensure(blob)
+        cache.ensure(blob)
 
 
 class Ahead:
@@ -78,7 +79,7 @@ class Ahead:
         ]
         self._evicts = bool(limits)
         # What is fetched ahead must still be there when its turn comes.
-        readers = share.readers_here
+        readers = share.readers_here if any(stream.cache.is_shared for stream in source.streams) else 1
         self.most_nbytes = min([AHEAD_NBYTES, *(limit // (_AHEAD_OF_LIMIT * readers) for limit in limits)])
         self.most_samples: int | None = None
         self._threads = max(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from streamshard.errors import StorageError, TopologyError
+from streamshard.errors import StorageError, StreamshardError, TopologyError
 from streamshard.order.world import World
 
 # Longest path of a Unix socket, and what multiprocessing adds to the directory for temporary files:
@@ -147,3 +149,26 @@ def check_socket_room() -> None:
             f"workers need one of at most {room}: set TMPDIR to a shorter one, call "
             "torch.multiprocessing.set_sharing_strategy('file_system'), or use num_workers=0"
         )
+
+
+@contextlib.contextmanager
+def naming_what_workers_need() -> Iterator[None]:
+    """Where DataLoader workers cannot be started, say what they need: processes, open files, room in /dev/shm.
+
+    Raises:
+        StorageError: in place of the operating system's error, which names no place.
+    """
+    try:
+        yield
+    except StreamshardError:
+        raise
+    except OSError as error:
+        shared = "/dev/shm"  # noqa: S108 where the C library keeps semaphores
+        try:
+            room = f"{shutil.disk_usage(shared).free:,} bytes free in {shared}"
+        except OSError as missing:
+            room = f"{shared}: {missing.strerror}"
+        raise StorageError(
+            f"DataLoader workers cannot be started ({error}; {room}): make {shared} writable and larger "
+            "(docker run --shm-size=1g), raise the limits of processes and open files, or use num_workers=0"
+        ) from error

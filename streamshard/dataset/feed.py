@@ -79,6 +79,13 @@ class Share:
         return begin / self.plan.ranks, min(1.0, (begin + self._ranks_here) / self.plan.ranks)
 
     @property
+    def part_of_rank(self) -> tuple[float, float]:
+        """Share [begin, end) of each global batch, in lane order, that this rank reads."""
+        if self.order.batching == "device_per_stream":
+            return 0.0, 1.0
+        return self.rank / self.plan.ranks, (self.rank + 1) / self.plan.ranks
+
+    @property
     def _ranks_here(self) -> int:
         return min(self.plan.ranks, self.ranks_per_node or self.plan.ranks)
 

@@ -39,13 +39,16 @@ class Foresight:
         self._limited = [
             number for number, stream in enumerate(source.streams) if stream.cache.limit_bytes is not None
         ]
+        self._is_shared = any(source.streams[number].cache.is_shared for number in self._limited)
         self._uses: NextUses | None = None
         self._names: dict[int, dict[str, int]] = {}
         self._found: tuple[int, list[NDArray[np.float64]]] | None = None
         self._hooks: list[tuple[OpenStream, Callable[[str], float | None]]] = []
         if self._limited:
             slack = _SLACK_SHARDS * max(1, source.num_samples // source.num_shards)
-            self._uses = NextUses(share.order, part=share.part_of_node, slack=slack)
+            self._uses = NextUses(
+                share.order, part=share.part_of_node if self._is_shared else share.part_of_rank, slack=slack
+            )
 
     @property
     def evicts(self) -> bool:
@@ -59,16 +62,16 @@ class Foresight:
         """
         streams = self._source.streams
         roomy = True
-        for directory in {streams[number].cache.directory for number in self._limited}:
+        nodes = self._share.num_nodes if self._is_shared else self._share.plan.ranks
+        for place in {streams[number].cache.place for number in self._limited}:
             here = [
-                stream.cache.directory == directory and stream.cache.limit_bytes is not None
-                for stream in streams
+                stream.cache.place == place and stream.cache.limit_bytes is not None for stream in streams
             ]
             means = [
                 float(stream.index.table.raw_nbytes.mean()) if counted else 0.0
                 for stream, counted in zip(streams, here, strict=True)
             ]
-            live = live_nbytes(self._share.order, means, num_nodes=self._share.num_nodes)
+            live = live_nbytes(self._share.order, means, num_nodes=nodes)
             limit = min(
                 stream.cache.limit_bytes or 0
                 for stream, counted in zip(streams, here, strict=True)
@@ -79,10 +82,10 @@ class Foresight:
             roomy = False
             if self._share.is_first_here:
                 logger.warning(
-                    "cache directory %s: the shuffle keeps shards of about %s bytes in use at once on this node, "
+                    "%s: the shuffle keeps shards of about %s bytes in use at once here, "
                     "cache_limit= is %s bytes: shards are fetched again and again; raise cache_limit=, or lower "
                     "shuffle_block_size= or num_canonical_nodes=",
-                    directory,
+                    place,
                     f"{live:,}",
                     f"{limit:,}",
                 )

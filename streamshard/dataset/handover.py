@@ -20,15 +20,19 @@ copy was made in, which is no part of the page, that nobody waits for it any mor
 
 from __future__ import annotations
 
+import logging
+import mmap
 import multiprocessing
 import multiprocessing.context
 from collections.abc import Iterator
-from ctypes import c_longlong
+from ctypes import c_longlong, sizeof
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
 
 from streamshard.errors import StateError
 from streamshard.order.world import World
+
+logger = logging.getLogger(__name__)
 
 MAX_WORKERS = 1023
 """DataLoader workers that one dataset object can tell apart."""
@@ -52,6 +56,17 @@ class Beginning(NamedTuple):
     position: int
 
 
+def _shared_words(count: int) -> Any:
+    """Make words that this process and those forked from it share; those spawned too, where /dev/shm can be used."""
+    try:
+        return RawArray(c_longlong, count)
+    except OSError as error:
+        # A file in a read-only /dev/shm, or the like. No file is needed to share memory with forked processes, and
+        # without /dev/shm there will be no workers of any kind.
+        logger.debug("shared words without a file: %s", error)
+        return (c_longlong * count).from_buffer(mmap.mmap(-1, sizeof(c_longlong) * count))
+
+
 class Handover:
     """The shared page of one dataset object; see the module's text.
 
@@ -59,7 +74,7 @@ class Handover:
     """
 
     def __init__(self) -> None:
-        self._page: Any = RawArray(c_longlong, _HEADER + _SLOTS)
+        self._page: Any = _shared_words(_HEADER + _SLOTS)
         self._page[_RANK] = -1
         self._made_in: int | None = 0
         self._order = 0

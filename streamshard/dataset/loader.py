@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from streamshard.dataset.bundles import Bundling, Unbundled, most_batches
 from streamshard.dataset.collate import as_it_is, collate_samples
 from streamshard.dataset.delivery import Delivery, Progress
-from streamshard.dataset.environment import check_socket_room
+from streamshard.dataset.environment import check_socket_room, naming_what_workers_need
 from streamshard.dataset.iteration import PROGRESS
 from streamshard.dataset.left_out import CollateInside, LeftOut, with_left_out
 from streamshard.dataset.read_once import Begun, ReadOnce, SharedDelivery
@@ -106,7 +106,7 @@ class StreamingDataLoader(DataLoader[Any]):
 
         Raises:
             StateError: another iterator of the dataset is still under way.
-            StorageError: workers could not hand over tensors, because TMPDIR is too long.
+            StorageError: workers cannot be started here, or could not hand over tensors, because TMPDIR is too long.
             TopologyError: the members of the ``read_once`` group do not get the same samples.
         """
         dataset, together = self.dataset, self._together
@@ -139,7 +139,7 @@ class StreamingDataLoader(DataLoader[Any]):
             self._end_outdated_workers()
             with dataset.lent_in_batches(self._bundling(), in_columns=in_columns):
                 beginning, plan, rank = dataset.begin_for_workers()
-                with self._collating(as_it_is):
+                with self._collating(as_it_is), naming_what_workers_need():
                     bundles = super().__iter__()
             return Unbundled(bundles, self.num_workers, self._slots), beginning, plan, rank
         with dataset.lent_in_batches(in_columns=in_columns):

@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
+import math
+import os
 import pickle
 import struct
 from collections.abc import Iterator, Sequence
@@ -37,6 +40,9 @@ _SMALL_NBYTES = 256 << 10
 # From this size on, a column of bytes goes through shared memory.
 _LARGE_NBYTES = 32 << 10
 _HEAD = struct.Struct("<QQ")
+
+logger = logging.getLogger(__name__)
+_told: set[int] = set()
 
 
 def pack(value: Any) -> torch.Tensor:
@@ -69,8 +75,8 @@ def pack(value: Any) -> torch.Tensor:
 def pack_for_trainer(batches: list[Any], writer: SlotWriter | None) -> bytes:
     """Return a worker's batches as a pickle for its trainer.
 
-    Small tensors are part of it; larger ones go as open files, torch's own way. Large columns of bytes are put
-    into shared memory where ``writer`` has room for them.
+    Small tensors are part of it; larger ones go as open files, torch's own way, as long as /dev/shm has room for
+    them. Large columns of bytes are put into shared memory where ``writer`` has room for them.
 
     Raises:
         Exception: whatever pickle raises for what it cannot take.
@@ -83,7 +89,19 @@ def pack_for_trainer(batches: list[Any], writer: SlotWriter | None) -> bytes:
             batches = lean
             taken = (*place, [len(value) for value in values], columns)
     stream = io.BytesIO()
-    _ForTrainer(stream, 5).dump((batches, taken))
+    try:
+        _ForTrainer(stream).dump((batches, taken))
+    except RuntimeError as error:
+        stream = io.BytesIO()
+        _ForTrainer(stream, bytes_of_all=True).dump((batches, taken))
+        if os.getpid() not in _told:
+            _told.add(os.getpid())
+            logger.warning(
+                "no shared memory for a batch (%s): batches go through a pipe, which is slower; make %s larger, "
+                "as by docker run --shm-size=8g",
+                error,
+                "/dev/shm",  # noqa: S108 where the C library keeps it
+            )
     return stream.getvalue()
 
 
@@ -127,8 +145,12 @@ class _Pickler(pickle.Pickler):
 class _ForTrainer(ForkingPickler):
     """Makes bytes of small tensors; torch has taught its base class to hand others over as open files."""
 
+    def __init__(self, stream: io.BytesIO, *, bytes_of_all: bool = False) -> None:
+        super().__init__(stream, 5)
+        self._most_nbytes = math.inf if bytes_of_all else _SMALL_NBYTES
+
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or value.nbytes > _SMALL_NBYTES or not _is_plain(value):
+        if type(value) is not torch.Tensor or value.nbytes > self._most_nbytes or not _is_plain(value):
             return NotImplemented
         array: np.ndarray[Any, Any] = value.contiguous().reshape(-1).view(torch.uint8).numpy()
         return _tensor, (bytearray(array), value.dtype, tuple(value.shape))

@@ -122,7 +122,11 @@ class ShardPool:
             path = stream.path_in_place(number) if cached is None else cached.path
             decoder = self._source.decoder(info.schema)
             first = int(self._source.begins[shard])
-            reader = ShardReader(path, info, decoder, first_sample_id=first, check=check)
+            # A file in memory has no path: its descriptor is read.
+            descriptor = None if cached is None or stream.cache.is_shared else os.dup(cached.fileno())
+            reader = ShardReader(
+                path, info, decoder, first_sample_id=first, descriptor=descriptor, check=check
+            )
             held.enter_context(reader)
             kept = held.pop_all()
         return reader, kept, blob is None or stream.cache.limit_bytes is None

@@ -23,6 +23,7 @@ from streamshard.read.sample_check import SampleCheck, reading_from, require_sam
 from streamshard.storage import is_local, open_store
 from streamshard.storage.cache import Blob, NodeCache
 from streamshard.storage.local_store import LocalStore
+from streamshard.storage.memory_cache import MemoryCache
 from streamshard.storage.opening import local_directory
 from streamshard.storage.retry import RetryPolicy
 
@@ -45,6 +46,7 @@ class Fetching:
     validate_hash: str | bool | None = None
     keep_zip: bool = False
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    cache: str = "disk"
     cache_limit: int | None = None
     validate_samples: bool = False
 
@@ -107,7 +109,17 @@ class OpenStream:
             and not _same(here, stream)
         )
         self.in_place = None if cached_elsewhere else here
-        if self.in_place is not None or stream.local is None:
+        kind = _first(stream.cache, defaults.cache)
+        if kind not in ("disk", "memory"):
+            raise ValueError(f"{stream}: cache={kind!r}: expected 'disk' or 'memory'")
+        directory: Path | None = None
+        if kind == "memory":
+            if stream.local is not None and self.in_place is None:
+                raise ValueError(
+                    f"{stream}: local={os.fspath(stream.local)!r} names a directory to keep files in, cache='memory' "
+                    "keeps none: give one of them"
+                )
+        elif self.in_place is not None or stream.local is None:
             directory = default_cache_directory(self.store.url).absolute()
         else:
             directory = local_directory(stream.local).absolute()
@@ -116,13 +128,12 @@ class OpenStream:
             raise FormatError(
                 f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
             )
-        self.cache = NodeCache(
-            directory,
-            self.store,
-            digest=self.digest,
-            retry=retry,
-            limit_bytes=defaults.cache_limit,
-        )
+        limit = defaults.cache_limit
+        self.cache: NodeCache | MemoryCache
+        if directory is None:
+            self.cache = MemoryCache(self.store, retry=retry, limit_bytes=limit)
+        else:
+            self.cache = NodeCache(directory, self.store, digest=self.digest, retry=retry, limit_bytes=limit)
         self._validate_samples = defaults.validate_samples
         if self._validate_samples:
             require_sample_hashes(self.index, str(stream))
@@ -307,7 +318,7 @@ def _refuse_shared_caches(streams: Sequence[OpenStream]) -> None:
     """Refuse two places behind one cache directory: their files have the same names."""
     seen: dict[tuple[str, str | None], OpenStream] = {}
     for stream in streams:
-        if stream.in_place is not None:
+        if stream.in_place is not None or isinstance(stream.cache, MemoryCache):
             continue
         other = seen.setdefault((os.path.realpath(stream.cache.directory), stream.split), stream)
         if other.store.url != stream.store.url:

@@ -32,6 +32,7 @@ class Stream:
         name: identity of the stream in a training state, so no two streams of a dataset have the same; without one
             its content and place count.
         storage_options: passed to the file system as it is.
+        cache: ``"disk"``, or ``"memory"``: nothing is written; each process keeps what it fetches in its own memory.
 
     A stream is never changed by a dataset, so one object can serve several of them.
     """
@@ -48,6 +49,7 @@ class Stream:
     keep_zip: bool | None = None
     name: str | None = None
     storage_options: Mapping[str, Any] | None = None
+    cache: str | None = None
 
     def __post_init__(self) -> None:
         if self.remote is None and self.local is None:

@@ -60,7 +60,10 @@ class StreamingDataset(Course, IterableDataset[Any]):
         weight_by: what streams' proportions are shares of: ``"samples"``, ``"bytes"`` of the raw shards, or a cost
             that all indexes carry, such as ``"tokens"``.
         predownload: samples that each worker fetches ahead; default: as many as fit 256 MiB.
-        cache_limit: bytes of disk, or ``"100gb"``, that each stream's cache may take on a node.
+        cache: for streams that do not say: ``"disk"``, or ``"memory"``, where nothing is written and each process keeps
+            what it fetches.
+        cache_limit: bytes of disk, or ``"100gb"``, that each stream's cache may take on a node; in memory, bytes that
+            it may take in each process, 2 GiB by default.
         mixture: weights that change within the run, as (position, {stream: weight}) pairs, such as
             ``[(0, {"web": 9, "code": 1}), ("10M", {"web": 1, "code": 1})]``; streams by their ``name`` or number.
         sampling_method: ``"balanced"``: every sample is used evenly over the epochs; ``"fixed"``: where an epoch
@@ -113,6 +116,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
         weight_by: str = "samples",
         mixture: Mixture | None = None,
         predownload: int | None = None,
+        cache: str = "disk",
         cache_limit: int | str | None = None,
         sampling_method: str = "balanced",
         num_canonical_nodes: int | None = None,
@@ -178,6 +182,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
             validate_hash=validate_hash,
             keep_zip=keep_zip,
             storage_options=storage_options,
+            cache=cache,
             cache_limit=None if cache_limit is None else parse_bytes(cache_limit, name="cache_limit"),
             validate_samples=validate_samples,
         )

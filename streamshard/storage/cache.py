@@ -53,6 +53,8 @@ class NodeCache:
         next_use: for evicting with knowledge of the future, see ``plan_eviction``.
     """
 
+    is_shared = True
+
     def __init__(
         self,
         directory: Path,
@@ -66,6 +68,7 @@ class NodeCache:
         if limit_bytes is not None and limit_bytes < 0:
             raise ValueError(f"limit_bytes={limit_bytes!r}: must not be negative")
         self.directory = Path(directory)
+        self.place = f"cache directory {self.directory}"
         self.store = store
         self.digest = digest
         self.retry = retry or RetryPolicy()

@@ -118,7 +118,8 @@ class CacheDirectory:
             free = "not reachable"
         return StorageError(
             f"cache directory {self.path}: cannot be written ({error}; {free}); "
-            "make it writable, make room, set cache_limit=, or choose another directory with local="
+            "make it writable, make room, set cache_limit=, choose another directory with local= or STREAMSHARD_CACHE, "
+            "or none with cache='memory'"
         )
 
     def lock_for(self, name: str) -> FileLock:

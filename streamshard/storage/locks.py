@@ -9,6 +9,8 @@ import logging
 import os
 from pathlib import Path
 
+from streamshard.errors import StorageError
+
 logger = logging.getLogger(__name__)
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -38,6 +40,7 @@ def try_lock(descriptor: int, *, shared: bool, place: Path) -> bool:
 
     Raises:
         LocksUnsupportedError: there are no locks here; said once per process and directory in the log.
+        StorageError: the file system failed otherwise.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
@@ -48,7 +51,10 @@ def try_lock(descriptor: int, *, shared: bool, place: Path) -> bool:
         if error.errno in (errno.EACCES, errno.EAGAIN):  # how NFS says that it is taken
             return False
         if error.errno not in _UNSUPPORTED:
-            raise
+            raise StorageError(
+                f"{place}: a file there could not be locked ({error}); mend that file system, or choose another "
+                "directory with local="
+            ) from error
         directory = str(place)
         if directory not in _warned:
             _warned.add(directory)

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 from streamshard.errors import StorageError
 from streamshard.storage.blob import Blob
@@ -30,7 +29,7 @@ class Prefetcher:
             blob is always allowed, and so is one that ``wait`` asks for.
     """
 
-    def __init__(self, fetch: Callable[[Blob], Path], *, threads: int, ahead_bytes: int) -> None:
+    def __init__(self, fetch: Callable[[Blob], object], *, threads: int, ahead_bytes: int) -> None:
         if threads < 1:
             raise ValueError(f"threads={threads!r}: expected at least 1")
         if ahead_bytes < 0:
@@ -90,7 +89,7 @@ class Prefetcher:
 class _Work:
     """What is wanted, under way and done; shared by the owner and the threads."""
 
-    def __init__(self, fetch: Callable[[Blob], Path], ahead_bytes: int) -> None:
+    def __init__(self, fetch: Callable[[Blob], object], ahead_bytes: int) -> None:
         self.changed = threading.Condition()
         self._fetch = fetch
         self._ahead_bytes = ahead_bytes

@@ -1,0 +1,85 @@
+"""What the children of ``tests.support.nursery`` do. Each takes options that JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.connection
+import multiprocessing.pool
+import multiprocessing.popen_fork
+import multiprocessing.queues
+import multiprocessing.reduction
+import multiprocessing.resource_sharer
+import multiprocessing.resource_tracker
+import multiprocessing.shared_memory
+import multiprocessing.sharedctypes
+import multiprocessing.synchronize  # noqa: F401
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp  # noqa: F401
+import fsspec.implementations.http  # noqa: F401
+import numpy as np
+import torch
+
+from streamshard import StreamingDataset
+from tests.support.loading import make_loader, numbers_of
+from tests.support.small_datasets import write_dataset
+
+torch.set_num_threads(1)
+
+
+def read_epoch(options: dict[str, Any]) -> dict[str, Any]:
+    """Read one epoch and return the numbers of its samples, in order, and those of each batch given before an error.
+
+    Options:
+        dataset: arguments of ``StreamingDataset``.
+        batch_size, workers: of the loader.
+        log: each batch is appended to it, as JSON, when it has come.
+        steps: stop after so many batches.
+        pause_s: seconds between two batches.
+    """
+    log = os.open(options["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if options.get("log") else None
+    dataset = StreamingDataset(**options["dataset"])
+    loader = make_loader(
+        "streaming", dataset, options.get("batch_size", 6), num_workers=options.get("workers", 0)
+    )
+    numbers: list[int] = []
+    for step, batch in enumerate(loader, start=1):
+        numbers += numbers_of(batch)
+        if log is not None:
+            os.write(log, json.dumps(numbers_of(batch)).encode() + b"\n")
+        if step == options.get("steps"):
+            break
+        if options.get("pause_s"):
+            time.sleep(options["pause_s"])
+    if log is not None:
+        os.close(log)
+    return {"numbers": numbers}
+
+
+def batches_in(log: Path) -> list[list[int]]:
+    """The batches in a log that may be half-written at its end."""
+    text = log.read_text() if log.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def read_arrays(options: dict[str, Any]) -> list[int]:
+    """Write ``samples`` of ``rows`` float32, read them with ``workers`` in batches, and return their numbers."""
+    with tempfile.TemporaryDirectory() as directory:
+        samples = [
+            {"number": number, "x": np.full(options["rows"], number, np.float32)}
+            for number in range(options["samples"])
+        ]
+        columns = {"number": "int", "x": f"ndarray:float32:{options['rows']}"}
+        write_dataset(Path(directory) / "set", samples, columns, samples_per_shard=8)
+        dataset = StreamingDataset(local=Path(directory) / "set")
+        loader = make_loader("streaming", dataset, options["batch_size"], num_workers=options["workers"])
+        numbers: list[int] = []
+        for batch in loader:
+            if not (batch["x"] == batch["number"][:, None]).all():
+                raise AssertionError("arrays of other samples")
+            numbers += batch["number"].tolist()
+        return numbers
