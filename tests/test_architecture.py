@@ -174,8 +174,9 @@ def test_the_top_level_holds_what_was_agreed_and_nothing_else():
     assert {name for name in names if not name.startswith(".")} <= allowed
 
 
-def test_decisions_have_numbers_of_their_own_without_a_gap():
+def test_decisions_have_numbers_of_their_own():
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    assert [int(page.name[:3]) for page in pages] == list(range(1, len(pages) + 1))
+    # Gaps may be: numbers are given out before it is known whether a decision is needed.
+    assert len({page.name[:3] for page in pages}) == len(pages)
     for page in pages:
         assert page.read_text("utf-8").startswith(f"# {page.name[:3]} "), page
