@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from streamshard.convert.tally import ImageTags
 
 _SORTED_AT_ONCE = 1 << 24
 _LISTED_SOURCES = 5
+_LISTED_KEYS = 3
 
 
 class Findings:
@@ -25,6 +28,7 @@ class Findings:
         self.animated = 0
         self.empty_sources: list[Source] = []
         self.ids: list[NDArray[np.uint64]] = []
+        self.image_like: Counter[str] = Counter()
         self._tagged = 0
         self._without_image = (0, "")
         self._differing = (0, "")
@@ -57,6 +61,13 @@ class Findings:
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
                 " --image-key"
+            )
+        elif not self.images and self.image_like:
+            keys = [key for key, _ in self.image_like.most_common(_LISTED_KEYS)]
+            options = " ".join(f"--image-key {shlex.quote(key)}" for key in keys)
+            found.append(
+                f"no image is stored, though values of {', '.join(map(repr, keys))} look like names of images, which"
+                f" are kept as text: {options} stores them"
             )
         if number:
             found.append(

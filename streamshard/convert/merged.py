@@ -89,6 +89,7 @@ class MergedScan:
             self.rejected.add(placed)
             self.problems += placed[: max(0, room)]
             self.findings.add_tags(source, lines, chunk.tags)
+            self.findings.image_like += chunk.image_like
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
                 self.findings.empty_sources.append(source)

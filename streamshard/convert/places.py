@@ -12,9 +12,11 @@ import errno
 import os
 import posixpath
 import stat
+import unicodedata
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote
 
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.problems import (
@@ -96,6 +98,7 @@ class LocalImages:
         self._real_folder = lru_cache(maxsize=_REMEMBERED_FOLDERS)(os.path.realpath)
         # What relative references begin with, up to their last "/", where that leads into the root -> its real path.
         self._plain_folders: dict[str, str] = {}
+        self._entries = lru_cache(maxsize=16)(_entries)
 
     def locate(self, reference: str) -> Located:
         """See :class:`ImagePlace`. A link in the last part of the path is met, and checked, when the file is read."""
@@ -137,7 +140,7 @@ class LocalImages:
 
     def _path_of(self, reference: str) -> bytes:
         check_reference(reference)
-        local = reference.removeprefix("file://")
+        local = _path_of_url(reference) if reference[:7].lower() == "file://" else reference
         if "://" in local[:32]:
             raise RecordProblem(
                 URL_IMAGE,
@@ -153,7 +156,7 @@ class LocalImages:
         return os.path.join(self._named_root, path)  # noqa: PTH118 bytes
 
     def _kept_reference(self, reference: str, path: bytes) -> str:
-        if not reference.startswith(("/", "~/", "file://")):
+        if not reference.startswith(("/", "~/")) and reference[:7].lower() != "file://":
             return reference
         # An absolute path says where this machine keeps its files; the dataset must not.
         for root in (self._named_root, self._root):
@@ -213,8 +216,11 @@ class LocalImages:
 
     def _missing_text(self, located: Located) -> str:
         folder, base = os.path.split(located.name)
-        names = _entries(folder)
-        if names is None:
+        names = self._entries(folder)
+        meant = self._meant_path(located.name)
+        if meant:
+            hint = f"{shorten(meant)} does: mend the reference"
+        elif names is None:
             hint = f"the folder {shorten(folder)} does not exist either"
         else:
             near = nearby_names(base, names)
@@ -224,6 +230,13 @@ class LocalImages:
                 else "nothing of a similar name is there"
             )
         return f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}"
+
+    def _meant_path(self, path: str) -> str | None:
+        """A file that is there under the path as other systems write it."""
+        for other in (path.strip(), path.replace("\\", "/"), unquote(path), unquote(path.replace("+", " "))):
+            if other != path and os.path.isfile(other):  # noqa: PTH113
+                return other
+        return None
 
 
 class RemoteImages:
@@ -264,6 +277,15 @@ class RemoteImages:
             raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.reference)}: {error}") from None
 
 
+def _path_of_url(reference: str) -> str:
+    """The path of a ``file://`` URL, whose host may be named and whose characters may be escaped (RFC 8089)."""
+    path = reference[7:]
+    if path.startswith("localhost/"):
+        path = path.removeprefix("localhost")
+    # Some write such URLs without escaping: then a file may have a "%" in its name.
+    return path if "%" not in path or os.path.exists(path) else unquote(path)  # noqa: PTH110
+
+
 def check_reference(reference: str) -> None:
     """Refuse what is no path on any place.
 
@@ -301,14 +323,18 @@ def check_image_nbytes(located: Located, nbytes: int) -> None:
 
 def nearby_names(wanted: str, names: tuple[str, ...]) -> list[str]:
     """Up to three names that the writer may have meant: another ending or case first, then similar spelling."""
-    stem = wanted.rpartition(".")[0] or wanted
-    same = [name for name in names if (name.rpartition(".")[0] or name).lower() == stem.lower()]
+    stem = _comparable(wanted)
+    same = [name for name in names if _comparable(name) == stem]
     if same:
         return sorted(same, key=lambda name: (not name.lower().endswith(_IMAGE_ENDINGS), name))[:3]
     return difflib.get_close_matches(wanted, names[:5000], n=3, cutoff=0.75)
 
 
-@lru_cache(maxsize=16)
+def _comparable(name: str) -> str:
+    """A name without its ending, case, and the two ways of writing accented letters."""
+    return unicodedata.normalize("NFC", name.rpartition(".")[0] or name).casefold().strip()
+
+
 def _entries(folder: str) -> tuple[str, ...] | None:
     names: list[str] = []
     try:

@@ -7,7 +7,7 @@ is decoded. Memory follows the chunk and the longest line, not the file.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import CheckedImage, ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
 from streamshard.convert.located import joined_digest, kept_references
+from streamshard.convert.origins import IMAGE_SUFFIXES
 from streamshard.convert.places import Located
 from streamshard.convert.problems import (
     BAD_COST,
@@ -48,6 +49,8 @@ _WAITING_NBYTES = 1 << 22
 _REPORTED_RECORDS = 64
 _REPORTED_NBYTES = 1 << 20
 _LONGEST_PATH = 4096
+# So many records of a chunk are looked at for images under keys that nobody has named.
+_LOOKED_AT = 64
 
 LISTS = ("list[jpeg]", "list[png]")
 
@@ -218,6 +221,8 @@ class _Scan:
                 sizes.add(row, value)
         if shaping.image_keys == NO_IMAGES:
             return
+        if row < _LOOKED_AT:
+            tally.image_like.update(image_like_keys(values, references))
         if images:
             self._add_images(row, pending, images)
         self._add_tags(pending, len(images))
@@ -261,6 +266,20 @@ def _compared_nbytes(images: Sequence[CheckedImage]) -> int:
             return NOT_COMPARED
         total += image.compared_nbytes
     return total
+
+
+def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
+    """The keys of a record whose value looks like the name of an image file, though it is not taken for one."""
+    return [
+        key
+        for key, value in values.items()
+        if type(value) is str
+        and len(value) <= _LONGEST_PATH
+        and value.lower().endswith(IMAGE_SUFFIXES)
+        and key not in references
+        # What stands beside stored images is their path.
+        and key.removesuffix("_path") not in references
+    ]
 
 
 def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> list[int]:

@@ -86,6 +86,7 @@ class ChunkTally:
     """Everything that a scan finds out about the records of one chunk.
 
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
+    ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored.
     """
 
     num_lines: int = 0
@@ -101,6 +102,7 @@ class ChunkTally:
     images: dict[str, ImageTally] = field(default_factory=dict)
     problems: ProblemLog = field(default_factory=lambda: ProblemLog(KEPT_PER_CHUNK))
     tags: ImageTags = field(default_factory=ImageTags)
+    image_like: Counter[str] = field(default_factory=Counter)
 
     def save(self, path: Path) -> None:
         """Write everything into one file that appears complete or not at all."""
@@ -121,6 +123,7 @@ class ChunkTally:
                 for problem in sorted(self.problems.kept, key=lambda problem: problem.line)
             ],
             "tags": self.tags.to_list(),
+            "image_like": dict(self.image_like),
         }
         arrays = {
             "offsets": _array(self.offsets),
@@ -197,6 +200,7 @@ class SavedChunk:
         self.problem_counts: Counter[str] = Counter(heading["problem_counts"])
         self.problems = [Problem.from_list(row) for row in heading["problems"]]
         self.tags = ImageTags.from_list(heading["tags"])
+        self.image_like: Counter[str] = Counter(heading["image_like"])
 
     def array(self, name: str) -> NDArray[Any]:
         return self._arrays[name]

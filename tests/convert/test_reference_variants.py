@@ -1,0 +1,192 @@
+"""The same references to images in other clothes: found, or refused with what was meant."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import unicodedata
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from PIL import Image
+
+from streamshard import LocalDataset
+from streamshard.convert.job import convert
+from streamshard.convert.options import ConvertOptions
+from streamshard.errors import ConvertError
+
+
+def drawn(kind: str = "JPEG", mode: str = "RGB") -> bytes:
+    target = io.BytesIO()
+    Image.new(mode, (8, 8)).save(target, kind)
+    return target.getvalue()
+
+
+JPEG, PNG = drawn(), drawn("PNG")
+TEXT = base64.b64encode(PNG).decode()
+
+
+def converted(folder: Path, records: list[Any], files: dict[str, bytes], **options: Any):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return convert(ConvertOptions((str(folder / "in.jsonl"),), str(folder / "out"), workers=1, **options))
+
+
+def chat(part: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}, part]}]}
+
+
+DATA = f"data:image/png;base64,{TEXT}"
+CHATS = {
+    "openai-url": {"type": "image_url", "image_url": {"url": "a.png"}},
+    "openai-detail": {"type": "image_url", "image_url": {"url": "a.png", "detail": "low"}},
+    "openai-text": {"type": "image_url", "image_url": "a.png"},
+    "openai-responses": {"type": "input_image", "image_url": DATA},
+    "openai-data": {"type": "image_url", "image_url": {"url": DATA}},
+    "qwen": {"type": "image", "image": "a.png"},
+    "qwen-pixels": {"type": "image", "image": "a.png", "min_pixels": 50176},
+    "qwen-bare": {"image": "a.png"},
+    "transformers-path": {"type": "image", "path": "a.png"},
+    "transformers-url": {"type": "image", "url": "a.png"},
+    "transformers-base64": {"type": "image", "base64": TEXT},
+    "anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": TEXT}},
+}
+
+
+@pytest.mark.parametrize("name", list(CHATS))
+def test_an_image_inside_a_message(tmp_path, name):
+    summary = converted(tmp_path, [chat(CHATS[name])], {"a.png": PNG})
+    assert not summary.warnings
+    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
+    assert sample["images"] == PNG
+    assert TEXT not in json.dumps(sample["messages"])
+
+
+REFERENCES = {
+    "plain": "dir/a b.png",
+    "dots": "./dir/../dir/a b.png",
+    "double-slash": "dir//a b.png",
+    "absolute": "{root}/dir/a b.png",
+    "file-url": "file://{root}/dir/a b.png",
+    "file-url-escaped": "file://{root}/dir/a%20b.png",
+    "file-url-host": "file://localhost{root}/dir/a%20b.png",
+    "file-url-capitals": "FILE://{root}/dir/a%20b.png",
+    "list": ["dir/a b.png"],
+    "dict": {"path": "dir/a b.png"},
+    "dict-null-bytes": {"bytes": None, "path": "dir/a b.png"},
+    "dict-base64": {"bytes": TEXT, "path": None},
+    "data": DATA,
+    "data-no-padding": DATA.rstrip("="),
+    "data-lines": "data:image/png;base64," + base64.encodebytes(PNG).decode(),
+    "data-escaped": "data:image/png;base64," + quote(TEXT, safe=""),
+    "data-url-alphabet": "data:image/png;base64," + base64.urlsafe_b64encode(PNG).decode(),
+    "data-capitals": "DATA:IMAGE/PNG;BASE64," + TEXT,
+    "base64": TEXT,
+    "base64-lines": base64.encodebytes(PNG).decode(),
+}
+
+
+@pytest.mark.parametrize("name", list(REFERENCES))
+def test_one_picture_in_twenty_clothes(tmp_path, name):
+    text = json.dumps(REFERENCES[name]).replace("{root}", str(tmp_path))
+    summary = converted(tmp_path, [{"image": json.loads(text), "n": 1}], {"dir/a b.png": PNG})
+    assert (summary.samples, summary.images) == (1, {"image": {"png": 1}})
+    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
+    assert sample["image"] == PNG
+    assert str(tmp_path) not in json.dumps(sample.get("image_path", ""))
+
+
+def test_a_percent_in_a_file_name_is_no_escape(tmp_path):
+    files = {"a%20b.png": PNG}
+    converted(tmp_path, [{"image": f"file://{tmp_path}/a%20b.png"}, {"image": "a%20b.png"}], files)
+    assert len(LocalDataset(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "file", "hint"),
+    [
+        ("a%20b.png", "a b.png", "/a b.png' does"),
+        ("dir\\a.png", "dir/a.png", "/dir/a.png' does"),
+        ("a.png ", "a.png", "/a.png' does"),
+        ("a.png\n", "a.png", "/a.png' does"),
+        ("A.PNG", "a.png", "nearby: 'a.png'"),
+        ("a.jpg", "a.png", "nearby: 'a.png'"),
+        ("pciture.png", "picture.png", "nearby: 'picture.png'"),
+        ("no/a.png", "a.png", "does not exist either"),
+        ("zzz.png", "a.png", "nothing of a similar name"),
+    ],
+)
+def test_a_missing_image_names_the_file_that_was_meant(tmp_path, reference, file, hint):
+    with pytest.raises(ConvertError) as caught:
+        converted(tmp_path, [{"image": reference}], {file: PNG})
+    assert hint in str(caught.value)
+    assert "in.jsonl:1" in str(caught.value)
+
+
+def test_a_name_with_the_other_kind_of_accent_is_found_nearby(tmp_path):
+    stored = unicodedata.normalize("NFD", "é.png")
+    with pytest.raises(ConvertError, match="nearby"):
+        converted(tmp_path, [{"image": unicodedata.normalize("NFC", "é.png")}], {stored: PNG})
+
+
+def test_the_hint_is_of_the_folder_as_it_is_now(tmp_path):
+    with pytest.raises(ConvertError, match="nothing of a similar name"):
+        converted(tmp_path, [{"image": "picture.png"}], {})
+    with pytest.raises(ConvertError, match=r"nearby: 'picture\.jpg'"):
+        converted(tmp_path, [{"image": "picture.png"}], {"picture.jpg": JPEG})
+
+
+CONTENTS = {
+    "html": b"<!DOCTYPE html><html>404",
+    "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+    "pdf": b"%PDF-1.4 x",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+    "packed": b"\x1f\x8b\x08\x00rest",
+    "empty": b"",
+    "half": drawn()[:400],
+    "half-png": PNG[:40],
+    "checksum": PNG[:-20] + b"zzzz" + PNG[-16:],
+    "text": b"just words",
+}
+
+
+@pytest.mark.parametrize("name", list(CONTENTS))
+def test_what_is_no_picture_is_named_with_its_line(tmp_path, name):
+    records = [{"image": "good.png"}, {"image": "bad.png"}]
+    with pytest.raises(ConvertError, match=r"in\.jsonl:2: image 'bad\.png'"):
+        converted(tmp_path, records, {"good.png": PNG, "bad.png": CONTENTS[name]})
+    summary = converted(tmp_path, records, {}, on_error="skip")
+    assert (summary.samples, sum(summary.skipped.values())) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("BMP", "RGB"), ("TIFF", "I;16"), ("TIFF", "RGB"), ("ICO", "RGBA"), ("WEBP", "RGBA"), ("PNG", "P"),
+     ("PNG", "LA"), ("PNG", "1"), ("GIF", "P"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PPM", "RGB")],
+)  # fmt: skip
+def test_every_common_kind_of_file_is_kept_as_it_is(tmp_path, kind, mode):
+    content = drawn(kind, mode)
+    converted(tmp_path, [{"image": "a.any"}], {"a.any": content})
+    assert LocalDataset(tmp_path / "out", decode_images=False)[0]["image"] == content
+    assert LocalDataset(tmp_path / "out")[0]["image"].size in ((8, 8), (16, 16))
+
+
+@pytest.mark.parametrize("key", ["image_url", "file_name", "Image", "thumbnail"])
+def test_names_of_images_under_an_unknown_key_are_pointed_out(tmp_path, key):
+    summary = converted(tmp_path, [{key: "a.png", "text": "x"}] * 3, {"a.png": PNG})
+    assert [key in warning and "--image-key" in warning for warning in summary.warnings] == [True]
+    os.remove(tmp_path / "out" / "index.json")
+    summary = converted(tmp_path, [{key: "a.png", "text": "x"}] * 3, {}, image_keys=(key,), overwrite=True)
+    assert summary.images == {key: {"png": 3}}
+    assert not summary.warnings
+
+
+def test_an_address_beside_an_image_is_not_pointed_out(tmp_path):
+    records = [{"image": "a.png", "url": "https://example.org/a.png", "file": "a.png"}]
+    assert not converted(tmp_path, records, {"a.png": PNG}).warnings
