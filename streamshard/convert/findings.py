@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ class Findings:
         self.empty_sources: list[Source] = []
         self.ids: list[NDArray[np.uint64]] = []
         self.image_like: Counter[str] = Counter()
+        self.met: set[str] = set()
+        self.held: list[tuple[Source, str, int]] = []
         self._tagged = 0
         self._without_image = (0, "")
         self._differing = (0, "")
@@ -84,6 +87,15 @@ class Findings:
                 f"{number} of {num_records} records have images and no <image> tag, while others have one"
                 f" (first: {place})"
             )
+        named = [("--drop", key) for key in self._options.drop]
+        named += [("--rename", key) for key, _ in self._options.rename]
+        found += [f"{option} {key}: no record has this key" for option, key in named if key not in self.met]
+        if num_records == 1:
+            found += [
+                f"{source.name} is one object and so one sample; its {key!r} holds {count} objects: if these are the"
+                f" samples, write them alone (jq -c '.[{json.dumps(key)}][]' FILE)"
+                for source, key, count in self.held
+            ]
         repeated = count_repeated(self.ids)
         if repeated:
             found.append(f"{repeated} records repeat the id of an earlier record; all are kept")

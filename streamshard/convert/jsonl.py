@@ -150,8 +150,26 @@ def _check_depth(record: dict[str, Any]) -> None:
 
 
 def broken_json_text(error: json.JSONDecodeError) -> str:
-    """Say what the parser found, with the column (counted in characters from 1)."""
-    return f"broken JSON at column {error.colno}: {error.msg}"
+    """Say what the parser found, with the column (counted in characters from 1), and what the text may have meant."""
+    return f"broken JSON at column {error.colno}: {error.msg}{_meant(error.doc, error.pos)}"
+
+
+def _meant(text: str, place: int) -> str:
+    rest = text[place:].strip()
+    if _is_open(text, rest):
+        return "; an object over several lines? JSONL has one a line (`jq -c . FILE` writes it so)"
+    if rest == ",":
+        return "; JSONL has one object a line and no comma behind it"
+    if rest.startswith("{"):
+        return "; another object follows on the same line"
+    if text.lstrip().startswith(("{'", "{ '")):
+        return "; Python's notation? JSON has double quotes (`json.dumps` writes it)"
+    return ""
+
+
+def _is_open(text: str, rest: str) -> bool:
+    """Whether a text looks like a piece of an object that goes on in other lines."""
+    return not rest and text.lstrip().startswith(("{", "["))
 
 
 _JSON_NAMES: dict[type, str] = {

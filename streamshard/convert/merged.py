@@ -90,6 +90,8 @@ class MergedScan:
             self.problems += placed[: max(0, room)]
             self.findings.add_tags(source, lines, chunk.tags)
             self.findings.image_like += chunk.image_like
+            self.findings.met |= chunk.met
+            self.findings.held += [(source, name, count) for name, count in chunk.held.items()]
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
                 self.findings.empty_sources.append(source)

@@ -44,6 +44,15 @@ IMAGE_SUFFIXES = (
 )  # fmt: skip
 # Where a folder holds several kinds, the data are of the first of these; the others describe them (img2dataset).
 _FIRST_KINDS = ("webdataset", "parquet", "hf", "jsonl")
+# Files that people have, and that would only be broken lines.
+_UNREAD = {
+    b"PK\x03\x04": "a ZIP archive (.zip, .xlsx, .npz): unpack it, or save the sheet as CSV, and name what is inside",
+    b"SQLite format 3\0": "an SQLite database: write the table out as CSV (sqlite3 -csv -header FILE 'select …')",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file: give its rows to streamshard.convert_records",
+    b"\x93NUMPY": "a NumPy array: give its rows to streamshard.convert_records",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name what is inside",
+    b"Rar!": "a RAR archive: unpack it, and name what is inside",
+}
 _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
 
@@ -300,6 +309,9 @@ def _bare(name: str) -> str:
 def _kind_by_content(path: Path) -> str | None:
     with path.open("rb") as file:
         head = file.read(512)
+    for magic, what in _UNREAD.items():
+        if head.startswith(magic):
+            raise ConvertError(f"source {path.name!r}: {what}")
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(b"ARROW1"):

@@ -19,6 +19,7 @@ from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import CheckedImage, ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
 from streamshard.convert.located import joined_digest, kept_references
+from streamshard.convert.messages import is_messages
 from streamshard.convert.origins import IMAGE_SUFFIXES
 from streamshard.convert.places import Located
 from streamshard.convert.problems import (
@@ -109,6 +110,9 @@ class _Scan:
             read=task.images.resizing is not None,
         )
         self._known_keys: set[str] = set()
+        self._named = frozenset((*task.shaping.drop, *task.shaping.rename))
+        # Some forms leave dropped columns out of the records.
+        self._tally.met = set(self._named & task.source.columns.keys())
         self._rich = task.source.kind not in (LINES, CELLS)
         self._form = open_form(task.source, task.shaping.before_names(), task.shaping.drop)
 
@@ -144,6 +148,8 @@ class _Scan:
         for left in waiting:
             self._close(left)
         self._advance(done_nbytes, done + len(waiting))
+        if tally.num_lines != 1:
+            tally.held = {}
         self._form.close()
         return tally
 
@@ -155,9 +161,13 @@ class _Scan:
                 if key not in self._known_keys:
                     check_key(key)
                     self._known_keys.add(key)
+            if self._named:
+                self._tally.met |= self._named & record.keys()
             count_costs(record, self._task.costs)
             shaped = self._task.shaping.apply(record, rich=self._rich)
             pending = _Pending(line, offset, text, text_hash, shaped)
+            if line == 1 and not self._task.source.unit:
+                self._tally.held = held_objects(shaped.values)
             if self._task.check:
                 check_declared(shaped, self._task.shaping.declared, self._task.images.max_pixels)
             for found in shaped.references.values():
@@ -280,6 +290,18 @@ def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> l
         # What stands beside stored images is their path.
         and key.removesuffix("_path") not in references
     ]
+
+
+def held_objects(values: Mapping[str, Any]) -> dict[str, int]:
+    """Key → number of objects, for the values of a record that may be what was meant as records."""
+    return {
+        key: len(value)
+        for key, value in values.items()
+        if type(value) is list
+        and len(value) > 1
+        and all(type(item) is dict for item in value)
+        and not is_messages(value)
+    }
 
 
 def count_costs(record: Mapping[str, Any], costs: Sequence[tuple[str, str]]) -> list[int]:

@@ -129,8 +129,9 @@ class Shaping:
                 continue
             name = self.rename.get(key, key)
             if name in made:
+                old = next(first for first, new in self.rename.items() if new == name)
                 raise RecordProblem(
-                    BAD_VALUE, f"two keys would be column {name!r} (--rename {key}={name}); drop one of them"
+                    BAD_VALUE, f"two keys would be column {name!r} (--rename {old}={name}); drop one of them"
                 )
             made[name] = value
         return made

@@ -86,7 +86,9 @@ class ChunkTally:
     """Everything that a scan finds out about the records of one chunk.
 
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
-    ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored.
+    ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored;
+    ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
+    that hold objects, with their number.
     """
 
     num_lines: int = 0
@@ -103,6 +105,8 @@ class ChunkTally:
     problems: ProblemLog = field(default_factory=lambda: ProblemLog(KEPT_PER_CHUNK))
     tags: ImageTags = field(default_factory=ImageTags)
     image_like: Counter[str] = field(default_factory=Counter)
+    met: set[str] = field(default_factory=set)
+    held: dict[str, int] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write everything into one file that appears complete or not at all."""
@@ -124,6 +128,8 @@ class ChunkTally:
             ],
             "tags": self.tags.to_list(),
             "image_like": dict(self.image_like),
+            "met": sorted(self.met),
+            "held": self.held,
         }
         arrays = {
             "offsets": _array(self.offsets),
@@ -201,6 +207,8 @@ class SavedChunk:
         self.problems = [Problem.from_list(row) for row in heading["problems"]]
         self.tags = ImageTags.from_list(heading["tags"])
         self.image_like: Counter[str] = Counter(heading["image_like"])
+        self.met: set[str] = set(heading["met"])
+        self.held: dict[str, int] = heading["held"]
 
     def array(self, name: str) -> NDArray[Any]:
         return self._arrays[name]

@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from streamshard.convert.jsonl import chunk_lines, parse_record
+from streamshard.convert.jsonl import BOM, chunk_lines, parse_record
 from streamshard.convert.problems import BAD_ROW, RecordProblem
 from streamshard.convert.sources import CELLS, LINES, LITDATA, MDS, PACKED, TAR, Source
 
 _BLOCK = 1 << 20
+_BLANKS = b" \t\r\n"
 
 
 class Form(Protocol):
@@ -93,8 +94,14 @@ class LinesForm:
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         for offset, line in chunk_lines(self._path, begin, end):
             # What is stored of a line, whatever its line end.
-            text = line.strip(b" \t\r\n")
-            yield offset + line.index(text[:1]), len(line), text
+            text = line.strip(_BLANKS)
+            begin = line.index(text[:1])
+            # Where files were joined, the byte order mark of each is at the start of a line.
+            if text.startswith(BOM):
+                left = text[len(BOM) :].lstrip(_BLANKS)
+                begin += len(text) - len(left)
+                text = left
+            yield offset + begin, len(line), text
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         if not checked:
