@@ -21,15 +21,19 @@ from streamshard.read.shard_reader import ShardReader
 if TYPE_CHECKING:
     from streamshard.dataset.source import Source
     from streamshard.format.decoder import SampleDecoder
-    from streamshard.format.schema import Schema
+    from streamshard.read.head import ShardHead
+    from streamshard.storage.cache import CachedFile
 
 MAX_OPEN_SHARDS = 256
 """Default number of open shards: above the 128 or so that the default shuffle mixes at once."""
 # Each of very many streams has shards of its own live. More are open for them, but no more than a quarter of what the
-# process may open at two descriptors a shard, nor than these bytes of offsets.
+# process may open at two descriptors a shard.
 _MOST_OPEN_SHARDS = 4096
 _OPEN_PER_STREAM = 3
-_OFFSETS_NBYTES = 32 << 20
+# Of shards that were open, what was found in front of their samples is remembered, so that they open again at little
+# cost: of so many shards, and within so many bytes of offsets, those of open shards included.
+_MOST_HEADS = 1 << 16
+_HEADS_NBYTES = 32 << 20
 
 # Visits from which, and mean rows of a visit below which, small rows are decoded together.
 _JOINED_FROM, _JOINED_BELOW = 32, 8
@@ -49,8 +53,10 @@ class ShardPool:
         self._source = source
         self._capacity = _default_capacity(source) if capacity is None else capacity
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
-        self._open: OrderedDict[int, tuple[ShardReader, contextlib.ExitStack]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[ShardReader, CachedFile | None]] = OrderedDict()
         self._lent: Mapping[int, ShardReader] = {}
+        self._heads: OrderedDict[int, ShardHead] = OrderedDict()
+        self._heads_nbytes = 0
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
@@ -84,8 +90,10 @@ class ShardPool:
             return
         reader, held, keep = self._open_shard(shard)
         if not keep:
-            with held:
+            try:
                 yield reader
+            finally:
+                _close(reader, held)
             return
         self._open[shard] = (reader, held)
         while len(self._open) > self._capacity:
@@ -105,31 +113,48 @@ class ShardPool:
         """Close one shard, if it is open."""
         entry = self._open.pop(shard, None)
         if entry is not None:
-            entry[1].close()
+            _close(*entry)
 
     def close(self) -> None:
         """Close all shards."""
         for shard in list(self._open):
             self.close_shard(shard)
 
-    def _open_shard(self, shard: int) -> tuple[ShardReader, contextlib.ExitStack, bool]:
+    def _open_shard(self, shard: int) -> tuple[ShardReader, CachedFile | None, bool]:
         stream, number = self._source.stream_of(shard)
         info = stream.index.shards[number]
         check = stream.sample_check(number)
-        with contextlib.ExitStack() as held:
-            blob = stream.blob(number)
-            cached = None if blob is None else held.enter_context(stream.cache.open(blob))
-            path = stream.path_in_place(number) if cached is None else cached.path
-            decoder = self._source.decoder(info.schema)
-            first = int(self._source.begins[shard])
+        blob = stream.blob_of(info)
+        held = None if blob is None else stream.cache.open(blob)
+        try:
+            path = stream.path_in_place(info) if held is None else held.path
             # A file in memory has no path: its descriptor is read.
-            descriptor = None if cached is None or stream.cache.is_shared else os.dup(cached.fileno())
+            descriptor = None if held is None or stream.cache.is_shared else os.dup(held.fileno())
             reader = ShardReader(
-                path, info, decoder, first_sample_id=first, descriptor=descriptor, check=check
+                path,
+                info,
+                self._source.decoder(info.schema),
+                first_sample_id=int(self._source.begins[shard]),
+                descriptor=descriptor,
+                check=check,
+                known=self._heads.get(shard),
             )
-            held.enter_context(reader)
-            kept = held.pop_all()
-        return reader, kept, blob is None or stream.cache.limit_bytes is None
+        except BaseException:
+            if held is not None:
+                held.close()
+            raise
+        self._remember(shard, reader.head)
+        return reader, held, blob is None or stream.cache.limit_bytes is None
+
+    def _remember(self, shard: int, head: ShardHead) -> None:
+        gone = self._heads.pop(shard, None)
+        self._heads[shard] = head
+        self._heads_nbytes += head.nbytes - (0 if gone is None else gone.nbytes)
+        while len(self._heads) > _MOST_HEADS or self._heads_nbytes > _HEADS_NBYTES:
+            eldest, gone = self._heads.popitem(last=False)
+            self._heads_nbytes -= gone.nbytes
+            if len(self._open) > MAX_OPEN_SHARDS:
+                self.close_shard(eldest)
 
     def _decoded_together(
         self,
@@ -143,23 +168,28 @@ class ShardPool:
         None where that cannot be: shards of several schemas; or a sample that is malformed, which is to be read again
         by its shard's reader, who can name it.
         """
-        buffers: list[bytes] = []
-        lengths: list[NDArray[np.int64]] = []
-        schema: Schema | None = None
-        for begin, end in itertools.pairwise(bounds.tolist()):
-            with self.reader(int(shards[begin])) as reader:
-                if schema is not None and reader.info.schema != schema:
-                    return None
-                schema = reader.info.schema
-                joined, begins, ends = reader.gather(rows[begin:end])
-                buffers.append(joined)
-                lengths.append(ends - begins)
-        if schema is None:
+        pieces: list[bytes] = []
+        decoder: SampleDecoder | None = None
+        numbers = shards[bounds[:-1]].tolist()
+        for shard, (begin, end) in zip(numbers, itertools.pairwise(bounds.tolist()), strict=True):
+            entry = self._open.get(shard)
+            if entry is not None:  # what ``reader`` does, without a generator for each shard of each chunk
+                self._open.move_to_end(shard)
+                reader = entry[0]
+                found = reader.pieces(rows[begin:end])
+            else:
+                with self.reader(shard) as reader:
+                    found = reader.pieces(rows[begin:end])
+            if decoder is not None and reader.decoder is not decoder:  # there is one for each schema
+                return None
+            decoder = reader.decoder
+            pieces += found
+        if decoder is None:
             return None
-        length = np.concatenate(lengths)
+        length = np.fromiter(map(len, pieces), np.int64, len(pieces))
         ends = np.cumsum(length)
         with contextlib.suppress(FormatError):
-            return decode(self._source.decoder(schema), b"".join(buffers), ends - length, ends)
+            return decode(decoder, b"".join(pieces), ends - length, ends)
         return None
 
     def _gather(
@@ -191,6 +221,14 @@ class ShardPool:
         return merge(parts, order, bounds)
 
 
+def _close(reader: ShardReader, held: CachedFile | None) -> None:
+    try:
+        reader.close()
+    finally:
+        if held is not None:
+            held.close()
+
+
 def _samples_of(reader: ShardReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
     return reader.samples(rows)
 
@@ -216,10 +254,9 @@ def _default_capacity(source: Source) -> int:
     wanted = _OPEN_PER_STREAM * len(source.streams)
     if wanted <= MAX_OPEN_SHARDS:
         return MAX_OPEN_SHARDS
-    offsets = 4 * max(1, source.num_samples // max(1, source.num_shards))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     may_open = _MOST_OPEN_SHARDS if files == resource.RLIM_INFINITY else files // 8
-    return max(MAX_OPEN_SHARDS, min(wanted, _MOST_OPEN_SHARDS, may_open, _OFFSETS_NBYTES // offsets))
+    return max(MAX_OPEN_SHARDS, min(wanted, _MOST_OPEN_SHARDS, may_open))
 
 
 class PoolHere:

@@ -160,14 +160,16 @@ class OpenStream:
 
     def blob(self, shard: int) -> Blob | None:
         """Describe the file to fetch for a shard; None where it is read in place."""
-        info = self.index.shards[shard]
+        return self.blob_of(self.index.shards[shard])
+
+    def blob_of(self, info: ShardInfo) -> Blob | None:
+        """The same for the shard of an index entry."""
         if self.in_place is not None and (info.compressed is None or self._path(info).exists()):
             return None
         return self._blob_of(info)
 
-    def path_in_place(self, shard: int) -> Path:
+    def path_in_place(self, info: ShardInfo) -> Path:
         """Path of a shard that is read in place, its hash checked where ``validate_hash`` names one."""
-        info = self.index.shards[shard]
         path = self._path(info)
         if isinstance(self.validate_hash, str):
             check = self._blob_of(info).check

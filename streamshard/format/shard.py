@@ -23,6 +23,10 @@ MAX_SHARD_NBYTES = 2**32 - 1
 # A config holds names and encodings of columns; this bounds what a hostile file can have parsed.
 _MAX_CONFIG_NBYTES = 1 << 24
 _MANY_SAMPLES = 1 << 22
+# Shards of a dataset have one config: it is parsed once, and found again by its text.
+_REMEMBERED_NBYTES = 1 << 12
+_MOST_REMEMBERED = 64
+_GOOD_CONFIGS: dict[bytes, tuple[Schema, dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -216,10 +220,9 @@ def parse_header(
         raise FormatError(
             f"shard {shard!r}: a config of {first - head_nbytes} bytes; at most {_MAX_CONFIG_NBYTES} are read"
         )
-    config = _parse_config(_exact(read, head_nbytes, first, shard), shard)
-    if expected is not None:
-        _check_schema(config, expected.schema, shard)
-    return ShardHeader(num_samples, offsets, config)
+    return ShardHeader(
+        num_samples, offsets, _config_of(_exact(read, head_nbytes, first, shard), shard, expected)
+    )
 
 
 def _check_ends(first: int, last: int, head_nbytes: int, nbytes: int, shard: str) -> None:
@@ -244,6 +247,21 @@ def _exact(
             f"shard {shard!r}: {end - begin} bytes wanted at {begin}, {len(found)} found: it is cut short"
         )
     return found
+
+
+def _config_of(text: bytes | memoryview, shard: str, expected: ShardInfo | None) -> dict[str, Any]:
+    if expected is None:
+        return _parse_config(text, shard)
+    known = _GOOD_CONFIGS.get(bytes(text)) if len(text) <= _REMEMBERED_NBYTES else None
+    if known is not None and (known[0] is expected.schema or known[0] == expected.schema):
+        return dict(known[1])
+    config = _parse_config(text, shard)
+    _check_schema(config, expected.schema, shard)
+    if len(text) <= _REMEMBERED_NBYTES:
+        for eldest in list(_GOOD_CONFIGS)[: max(0, len(_GOOD_CONFIGS) - _MOST_REMEMBERED + 1)]:
+            _GOOD_CONFIGS.pop(eldest, None)
+        _GOOD_CONFIGS[bytes(text)] = (expected.schema, dict(config))
+    return config
 
 
 def _parse_config(text: bytes | memoryview, shard: str) -> dict[str, Any]:

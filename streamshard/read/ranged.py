@@ -132,7 +132,7 @@ class RangedShard(ShardReader):
         self.name = shard.info.raw.basename
         self.first_sample_id = shard.first_sample_id
         self.num_samples = shard.info.num_samples
-        self._decoder = shard.decoder
+        self.decoder = shard.decoder
         self._check = shard.check
         self._rows = rows
         self._content = content
@@ -152,7 +152,7 @@ class RangedShard(ShardReader):
         """Return several samples. Raises FormatError naming the shard."""
         buffer, begins, ends = self.gather(rows)
         try:
-            return self._decoder.many(buffer, begins, ends)
+            return self.decoder.many(buffer, begins, ends)
         except FormatError as error:
             raise FormatError(f"shard {self.name!r}: {error}") from error
 
@@ -160,9 +160,14 @@ class RangedShard(ShardReader):
         """Return samples column-wise; raises as ``samples``."""
         buffer, begins, ends = self.gather(rows)
         try:
-            return self._decoder.columns_of(buffer, begins, ends)
+            return self.decoder.columns_of(buffer, begins, ends)
         except FormatError as error:
             raise FormatError(f"shard {self.name!r}: {error}") from error
+
+    def pieces(self, rows: NDArray[np.integer[Any]]) -> list[bytes]:
+        """Give the bytes of samples, one after another. Raises as ``gather``."""
+        buffer, begins, ends = self.gather(rows)
+        return [buffer[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
     def gather(self, rows: NDArray[np.integer[Any]]) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
         """Give the bytes of samples: (buffer, begins, ends), sample i being buffer[begins[i]:ends[i]].

@@ -7,11 +7,11 @@ import logging
 import mmap
 import os
 import stat
-import weakref
 from pathlib import Path
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.disks import is_local_device
+from streamshard.storage.blob import identity
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,10 @@ class RawFile:
 
     ``read`` uses ``pread``: no shared file position, so threads and forked processes may share one object.
     The descriptor is closed by ``close()`` or when the last reference goes.
+
+    Attributes:
+        is_local: whether it is on a disk of this machine, so that it may be mapped.
+        identity: device, inode, size and time of modification when it was opened.
 
     Args:
         path: the file; or, with ``descriptor``, only its name for messages.
@@ -43,7 +47,6 @@ class RawFile:
         self.nbytes = nbytes
         self._shard = shard
         self._fd = open_regular(path, shard=shard) if descriptor is None else descriptor
-        self._close = weakref.finalize(self, os.close, self._fd)
         self._map: mmap.mmap | None = None
         status = os.fstat(self._fd)
         if status.st_size != nbytes:
@@ -53,6 +56,7 @@ class RawFile:
                 "it is cut, or index and shard are of different datasets: copy the shard again or rewrite it"
             )
         self.is_local = is_local_device(status.st_dev)
+        self.identity = identity(status)
 
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes [begin, end). Raises FormatError when the file has become shorter than that."""
@@ -119,8 +123,9 @@ class RawFile:
     def close(self) -> None:
         """Close the descriptors; a second call does nothing. Reading afterwards is a ValueError."""
         # Its number may soon be another file's.
-        self._fd = -1
-        self._close()
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
         mapping, self._map = self._map, None
         if mapping is not None:
             # Arrays that still look into the map keep it alive; it goes with the last of them.
@@ -129,7 +134,11 @@ class RawFile:
 
     @property
     def closed(self) -> bool:
-        return not self._close.alive
+        return self._fd < 0
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
 
     def _check_open(self) -> None:
         if self._fd < 0:

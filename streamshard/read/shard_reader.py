@@ -9,7 +9,7 @@ import numpy as np
 
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW
-from streamshard.format.shard import parse_header
+from streamshard.read.head import ShardHead, offsets_of, read_head
 from streamshard.read.identity import describe_sample
 from streamshard.read.raw_file import RawFile
 
@@ -36,9 +36,10 @@ _ADVISED_ROW_NBYTES = 16 << 10
 class ShardReader:
     """Random access to the samples of one raw (uncompressed) shard file.
 
-    The header is parsed and checked once, when the reader is made; no sample is given before the size of
-    the file, the number of samples and all offsets agree with the index. One reader may be used by several
-    threads and survives ``fork``; a pickled reader opens the file again where it is unpickled.
+    The header is parsed and checked once, when the reader is made, or when the one was whose head it is given; no
+    sample is given before the size of the file, the number of samples and all offsets agree with the index. One
+    reader may be used by several threads and survives ``fork``; a pickled reader opens the file again where it is
+    unpickled.
 
     Args:
         path: the raw shard file.
@@ -48,6 +49,11 @@ class ShardReader:
         first_sample_id: number of the shard's first sample in its dataset, for messages.
         descriptor: an open file to own and read in place of ``path`` (such a reader cannot be pickled).
         check: hashes of the shard's samples, with which every sample is checked before it is given.
+        known: the head of an earlier reader of this shard; a file that has not changed is not checked again.
+
+    Attributes:
+        decoder: as given.
+        head: what was found in front of the samples.
 
     Raises:
         FormatError: the file contradicts the index or itself. Reading raises ChecksumError, one of its kinds, for
@@ -65,24 +71,28 @@ class ShardReader:
         first_sample_id: int | None = None,
         descriptor: int | None = None,
         check: SampleCheck | None = None,
+        known: ShardHead | None = None,
     ) -> None:
         self.path = path
         self.info = info
         self.name = info.raw.basename if name is None else name
         self.first_sample_id = first_sample_id
-        self._decoder = decoder
+        self.decoder = decoder
         self._check = check
         self._anonymous = descriptor is not None
         self._file = RawFile(path, info.raw.nbytes, shard=self.name, descriptor=descriptor)
         try:
-            header = parse_header(self._file.read, info.raw.nbytes, shard=self.name, expected=info)
+            self.head = read_head(self._file, info, shard=self.name, known=known)
+            offsets = offsets_of(self.head, self._file, info)
         except BaseException:
             self._file.close()
             raise
-        self.num_samples = header.num_samples
-        self._begins = header.offsets[:-1]
-        self._ends = header.offsets[1:]
-        self._offsets = header.offsets.data  # its items are Python ints, quicker than NumPy scalars
+        self.num_samples = info.num_samples
+        # In the map they may change under our hands, and go: nothing is taken on trust there.
+        self._in_map = self.head.offsets is None
+        self._begins = offsets[:-1]
+        self._ends = offsets[1:]
+        self._offsets = offsets.data  # its items are Python ints, quicker than NumPy scalars
         payload = info.raw.nbytes - self._offsets[0]
         is_large = payload >= _ADVISED_ROW_NBYTES * self.num_samples
         self._advises = self._file.is_local and is_large and not self._file.is_cached()
@@ -103,7 +113,9 @@ class ShardReader:
             raise IndexError(f"row {row} of shard {self.name!r}: it has {num_samples:,} samples")
         if row < 0:
             row += num_samples
-        return self._file.read(self._offsets[row], self._offsets[row + 1])
+        if self._in_map:
+            self._file.mapped()
+        return self._file.read(*self._span(row))
 
     def sample(self, row: int) -> dict[str, Any]:
         """Return one sample, decoded. Raises FormatError naming shard, row and, where known, sample id."""
@@ -112,8 +124,10 @@ class ShardReader:
         sample = self.raw(row) if mapped is None else b""
         try:
             if mapped is not None:
-                return self._decoder.row(mapped, self._offsets[row], self._offsets[row + 1])
-            return self._decoder.one(sample)
+                if self._in_map:
+                    return self.decoder.row(mapped, *self._span(row))
+                return self.decoder.row(mapped, self._offsets[row], self._offsets[row + 1])
+            return self.decoder.one(sample)
         except FormatError as error:
             raise FormatError(f"{self._where(row)}: {error}") from error
 
@@ -129,19 +143,21 @@ class ShardReader:
             return self._few(few, rows)
         buffer, begins, ends = self._located(rows)
         try:
-            return self._decoder.many(buffer, begins, ends)
+            return self.decoder.many(buffer, begins, ends)
         except FormatError as error:
             raise self._explained(error, rows) from error
 
     def _few(self, numbers: list[int], rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
-        offsets, decode = self._offsets, self._decoder.row
+        offsets, decode = self._offsets, self.decoder.row
+        mapped = self._file.mapped()
         if self._advises:
             for row in numbers:
-                self._file.advise(offsets[row], offsets[row + 1])
-        mapped = self._file.mapped()
+                self._file.advise(*self._span(row))
         if mapped is None:
             return [self.sample(row) for row in numbers]
         try:
+            if self._in_map:
+                return [decode(mapped, *self._span(row)) for row in numbers]
             return [decode(mapped, offsets[row], offsets[row + 1]) for row in numbers]
         except FormatError as error:
             raise self._explained(error, rows) from error
@@ -150,7 +166,7 @@ class ShardReader:
         """Return samples column-wise: arrays for fixed-size columns, else lists. Raises as ``samples``."""
         buffer, begins, ends = self._located(rows)
         try:
-            return self._decoder.columns_of(buffer, begins, ends)
+            return self.decoder.columns_of(buffer, begins, ends)
         except FormatError as error:
             raise self._explained(error, rows) from error
 
@@ -168,8 +184,21 @@ class ShardReader:
         ends = lengths.cumsum()
         return pieces, ends - lengths, ends
 
+    def pieces(self, rows: NDArray[np.integer[Any]]) -> list[bytes]:
+        """Copy the bytes of samples, one after another. Raises as ``gather``."""
+        few = rows.tolist() if self._check is None and not self._advises and len(rows) < FEW else ()
+        if few and min(few) >= 0 and max(few) < self.num_samples:
+            mapped = self._file.mapped()
+            if mapped is not None:
+                offsets = self._offsets
+                return [mapped[offsets[row] : offsets[row + 1]] for row in few]
+        joined, begins, ends = self.gather(rows)
+        return [joined[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+
     def sample_nbytes(self) -> NDArray[np.int64]:
         """Return the encoded size of each sample, shape (num_samples,)."""
+        if self._in_map:
+            self._file.mapped()
         return self._ends.astype(np.int64) - self._begins.astype(np.int64)
 
     def close(self) -> None:
@@ -192,17 +221,28 @@ class ShardReader:
             raise TypeError(f"{self!r} reads an unnamed temporary file, which another process cannot open")
         return (
             _reopen,
-            (self.path, self.info, self._decoder, self.name, self.first_sample_id, self._check),
+            (self.path, self.info, self.decoder, self.name, self.first_sample_id, self._check),
         )
 
+    def _span(self, row: int) -> tuple[int, int]:
+        begin, end = self._offsets[row], self._offsets[row + 1]
+        if self._in_map and not begin <= end <= self._file.nbytes:
+            raise self._changed()
+        return begin, end
+
     def _spans(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._in_map:
+            self._file.mapped()
         try:
-            return self._begins.take(rows).astype(np.int64), self._ends.take(rows).astype(np.int64)
+            begins, ends = self._begins.take(rows).astype(np.int64), self._ends.take(rows).astype(np.int64)
         except IndexError:
             raise IndexError(
                 f"rows of shard {self.name!r}: {np.min(rows)} to {np.max(rows)} asked, "
                 f"it has {self.num_samples:,} samples"
             ) from None
+        if self._in_map and ((begins > ends) | (ends > self._file.nbytes)).any():
+            raise self._changed()
+        return begins, ends
 
     def _located(self, rows: NDArray[np.integer[Any]]) -> tuple[Buffer, NDArray[np.int64], NDArray[np.int64]]:
         begins, ends = self._spans(rows)
@@ -254,10 +294,16 @@ class ShardReader:
         """Find the first of ``rows`` that does not decode alone and name it."""
         for row in rows.tolist():
             try:
-                self._decoder.one(self._raw(row))
+                self.decoder.one(self._raw(row))
             except FormatError as cause:
                 return FormatError(f"{self._where(row)}: {cause}")
         return FormatError(f"shard {self.name!r}: {error}")
+
+    def _changed(self) -> FormatError:
+        return FormatError(
+            f"shard {self.name!r}: {self.path} was good when it was opened, and its table of offsets is not any more: "
+            "nothing may write into a dataset that is in use"
+        )
 
     def _where(self, row: int) -> str:
         if row < 0:

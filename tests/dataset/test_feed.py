@@ -18,6 +18,7 @@ from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
 from streamshard.dataset import pool
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
+from streamshard.read import head
 from streamshard.storage.cache import NodeCache
 from tests.support.pretended_ranks import loader_of, numbers, read_part, write_numbers
 
@@ -477,6 +478,25 @@ def test_of_many_streams_more_shards_are_kept_open_within_the_limits_of_the_proc
     for files, kept in ((1 << 20, 9), (40, 5), (pool.resource.RLIM_INFINITY, 9), (8, 2)):
         monkeypatch.setattr(pool.resource, "getrlimit", lambda _, files=files: (files, files))
         assert ShardPool(source)._capacity == kept
-    monkeypatch.setattr(pool, "_OFFSETS_NBYTES", 60)
-    monkeypatch.setattr(pool.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
-    assert ShardPool(source)._capacity == 5
+
+
+def test_shards_that_are_opened_again_are_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = StreamingDataset(local=write_numbers(tmp_path / "set", SIZES))._source
+    parsed: list[str] = []
+    parse = head.parse_header
+    monkeypatch.setattr(head, "parse_header", lambda *a, **o: parsed.append("") or parse(*a, **o))
+    shards = ShardPool(source, capacity=3)
+    ids = np.arange(SAMPLES)[::-1].copy()
+    for _ in range(2):
+        assert numbers(shards.samples(ids)) == ids.tolist()
+    assert len(parsed) == len(SIZES)
+    assert shards._heads_nbytes == sum(each.nbytes for each in shards._heads.values()) == 4 * (123 + 13)
+    # Beyond the budget the eldest are forgotten, and those of them that are open are closed, all but a few.
+    monkeypatch.setattr(pool, "_HEADS_NBYTES", 200)
+    monkeypatch.setattr(pool, "MAX_OPEN_SHARDS", 2)
+    shards = ShardPool(source, capacity=9)
+    assert numbers(shards.samples(ids)) == ids.tolist()
+    assert shards._heads_nbytes == sum(each.nbytes for each in shards._heads.values()) <= 200
+    assert set(shards._open) <= set(shards._heads)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamshard.errors import FormatError, ShardTooLargeError
+from streamshard.format import shard
 from streamshard.format.index import FileInfo, ShardInfo
 from streamshard.format.schema import Schema
 from streamshard.format.shard import (
@@ -199,6 +200,29 @@ def test_b068_index_and_shard_must_agree():
 def test_a_config_that_is_not_mds_version_2_is_refused(config, words):
     with pytest.raises(FormatError, match=words):
         header_of(b"".join(pack_shard([b"x"], config)))
+
+
+def test_a_config_that_was_good_for_one_index_is_refused_for_another():
+    other = replace(INFO, schema=Schema.from_columns({"n": "int", "t": "bytes"}))
+    assert header_of(CONTENT, INFO).config == header_of(CONTENT, INFO).config == json.loads(CONFIG)
+    with pytest.raises(FormatError, match="column_encodings are"):
+        header_of(CONTENT, other)
+    assert header_of(CONTENT, INFO).config == json.loads(CONFIG)
+
+
+def test_a_config_that_a_caller_changes_is_not_the_one_that_is_remembered():
+    header_of(CONTENT, INFO).config.clear()
+    header_of(CONTENT, INFO).config.clear()
+    assert header_of(CONTENT, INFO).config == json.loads(CONFIG)
+
+
+def test_only_the_last_configs_are_remembered():
+    for number in range(shard._MOST_REMEMBERED + 9):
+        config = json.dumps({**json.loads(CONFIG), "size_limit": number}).encode()
+        content = b"".join(pack_shard([b"x"], config))
+        info = replace(INFO, num_samples=1, raw=FileInfo("a", len(content), {}))
+        assert header_of(content, info).config["size_limit"] == number
+    assert len(shard._GOOD_CONFIGS) == shard._MOST_REMEMBERED
 
 
 def test_a_config_beyond_all_reason_is_not_read():

@@ -14,7 +14,7 @@ import pytest
 from streamshard.errors import BlobNotFoundError, FormatError, StorageError
 from streamshard.format.encodings import JsonEncoding
 from streamshard.format.index import ShardInfo
-from streamshard.read import raw_file
+from streamshard.read import head, raw_file
 from streamshard.read.disks import is_local_device
 from streamshard.read.raw_file import RawFile
 from streamshard.read.shard_reader import ShardReader
@@ -317,3 +317,100 @@ def test_a_reader_of_an_unnamed_file_cannot_be_pickled(shard: tuple[Path, ShardI
     assert reader.sample(1) == text_samples(10)[1]
     with pytest.raises(TypeError, match="unnamed"):
         pickle.dumps(reader)
+
+
+# Large tables of offsets stay in the map
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ShardInfo]:
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: True)
+    monkeypatch.setattr(head, "MAPPED_FROM_NBYTES", 40)
+    (info,) = write_dataset(tmp_path, text_samples(10))
+    return tmp_path / info.raw.basename, info
+
+
+def test_a_large_table_of_offsets_is_used_where_it_lies(large: tuple[Path, ShardInfo]) -> None:
+    with open_reader(large) as reader:
+        assert reader.head.offsets is None
+        assert reader.head.nbytes == 0
+        test_every_way_to_read_gives_the_same_samples(reader)
+        assert reader.pieces(ROWS) == [reader.raw(row) for row in ROWS]
+        assert reader.pieces(np.array([-1])) == [reader.raw(9)]
+        with pytest.raises(IndexError, match="10 samples"):
+            reader.pieces(np.array([10]))
+
+
+def test_a_table_in_the_map_is_not_touched_once_the_file_was_cut(large: tuple[Path, ShardInfo]) -> None:
+    with open_reader(large) as reader:
+        reader.samples(ROWS)
+        os.truncate(large[0], 0)
+        for read in (
+            lambda: reader.samples(ROWS),
+            lambda: reader.samples(np.arange(10).repeat(8)),
+            lambda: reader.sample(9),
+            lambda: reader.raw(9),
+            lambda: reader.pieces(ROWS),
+            reader.sample_nbytes,
+        ):
+            with pytest.raises(FormatError, match="cut or replaced"):
+                read()
+
+
+@pytest.mark.parametrize("word", [0, 2**32 - 1])
+def test_a_table_that_is_written_to_while_it_is_used_is_not_trusted(
+    large: tuple[Path, ShardInfo], word: int
+) -> None:
+    path, _ = large
+    with open_reader(large) as reader:
+        with path.open("r+b") as file:
+            file.seek(4 + 4 * 8)
+            file.write(word.to_bytes(4, "little"))
+        row = 7 if word == 0 else 8  # ends before it begins, or begins behind the file
+        for read in (
+            lambda: reader.samples(np.array([row])),
+            lambda: reader.samples(np.full(80, row)),
+            lambda: reader.sample(row),
+            lambda: reader.raw(row),
+        ):
+            with pytest.raises(FormatError, match="table of offsets is not any more"):
+                read()
+        assert reader.sample(3) == text_samples(10)[3]
+
+
+# Opening again
+
+
+@pytest.mark.parametrize("mapped_from", [40, 1000])
+def test_a_file_that_is_opened_again_is_checked_again_only_if_it_changed(
+    large: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch, mapped_from: int
+) -> None:
+    path, _ = large
+    monkeypatch.setattr(head, "MAPPED_FROM_NBYTES", mapped_from)
+    parsed: list[str] = []
+    parse = head.parse_header
+    monkeypatch.setattr(head, "parse_header", lambda *a, **o: parsed.append("") or parse(*a, **o))
+    with open_reader(large) as reader:
+        known = reader.head
+    with open_reader(large, known=known) as again:
+        assert again.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
+        assert again.head is known
+    assert len(parsed) == 1
+    content = bytearray(path.read_bytes())
+    content[4 + 4 * 8 : 8 + 4 * 8] = bytes(4)
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(FormatError, match="before it begins"):
+        open_reader(large, known=known)
+    assert len(parsed) == 2
+
+
+def test_a_known_file_that_cannot_be_mapped_now_is_read_again(
+    large: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_reader(large) as reader:
+        known = reader.head
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _device: False)
+    with open_reader(large, known=known) as again:
+        assert again.head.offsets is not None
+        assert again.samples(ROWS) == [text_samples(10)[row] for row in ROWS]
