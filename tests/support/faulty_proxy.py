@@ -300,6 +300,9 @@ def _halve(server: socket.socket, client: socket.socket) -> None:
     while piece := server.recv(_PIECE):
         answer += piece
     head, _, body = answer.partition(b"\r\n\r\n")
+    if not body:  # the answer to HEAD, whose length is that of another answer
+        client.sendall(answer)
+        return
     kept = body[: len(body) // 2]
     lines = [
         line
