@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import Store
+from streamshard.write.remote_claim import RemoteClaim
 
 
 class Destination(Protocol):
@@ -43,6 +45,12 @@ class Destination(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is not there is no error."""
+
+    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
+        """Keep other machines' writers away, where the lock of the work directory does not.
+
+        Gives a function that raises DirectoryInUseError, as this does, if another writer has the place.
+        """
 
 
 def open_destination(out: str, storage_options: Mapping[str, Any] | None) -> Destination:
@@ -100,6 +108,11 @@ class LocalDestination:
         (self._directory / name).unlink(missing_ok=True)
         sync_directory(self._directory)
 
+    @contextmanager
+    def claimed(self) -> Iterator[Callable[[], None]]:
+        """The work directory, which is locked, is in the place itself."""
+        yield lambda: None
+
 
 class StoreDestination:
     """A URL. Files are uploaded under their final name; the store checks their size."""
@@ -138,6 +151,14 @@ class StoreDestination:
     def delete(self, name: str) -> None:
         if self._store.exists(name):
             self._store.delete(name)
+
+    @contextmanager
+    def claimed(self) -> Iterator[Callable[[], None]]:
+        claim = RemoteClaim(self._store)
+        try:
+            yield claim.check
+        finally:
+            claim.release()
 
 
 def sync_directory(directory: Path) -> None:

@@ -174,11 +174,13 @@ class _Job:
             if finished is not None:
                 self._earlier.remove_leftovers()
                 return finished
-            with Workers(self._num_workers()) as workers:
-                plan = self._plan(workers)
-                done, resumed = self._write(plan, workers)
-            infos, extra = [each.info for each in done], self._extra(plan, done)
-            self._publish(infos, extra)
+            with self._destination.claimed() as check:
+                with Workers(self._num_workers()) as workers:
+                    plan = self._plan(workers)
+                    done, resumed = self._write(plan, workers)
+                infos, extra = [each.info for each in done], self._extra(plan, done)
+                check()
+                self._publish(infos, extra)
         return self._summary_of(infos, extra, plan=plan, resumed=resumed)
 
     def _num_workers(self) -> int:

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -203,6 +204,20 @@ class FsspecStore:
             fs.rm_file(path)
 
         self._call("delete", key, remove)
+
+    def modified(self, key: str) -> float | None:
+        check_key(key, self.url)
+
+        def ask(fs: Any, path: str) -> float | None:
+            fs.invalidate_cache(path)
+            try:
+                told = fs.modified(path)
+            except NotImplementedError:
+                remote_size(fs, path)
+                return None
+            return told.timestamp() if isinstance(told, datetime) else None
+
+        return self._call("look at", key, ask)
 
     def _stream(
         self,

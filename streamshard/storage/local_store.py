@@ -153,6 +153,10 @@ class LocalStore:
 
         self._call("delete", path, remove)
 
+    def modified(self, key: str) -> float:
+        path = self.local_path(key)
+        return self._call("look at", path, lambda: _stat_regular(path).st_mtime)
+
     def _call(self, verb: str, path: Path, operation: Callable[[], T]) -> T:
         return call_with_retry(operation, self.retry, what=f"{verb} {path}", hint="check its owner and mode")
 

@@ -83,6 +83,9 @@ class MemoryStore:
         if found is None:
             raise BlobNotFoundError(f"delete {self.url}/{key}: not found")
 
+    def modified(self, key: str) -> None:
+        self._find(key)
+
     def _name(self, key: str) -> str:
         return f"{self.url}/{check_key(key, self.url)}"
 

@@ -71,6 +71,9 @@ class Store(Protocol):
     def delete(self, key: str) -> None:
         """Remove the file; BlobNotFoundError if there is none."""
 
+    def modified(self, key: str) -> float | None:
+        """When the file was put, in seconds by a clock of the place; None where it does not tell."""
+
     def local_path(self, key: str) -> Path | None:
         """The real path of ``key`` where the store is a local directory, else None."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from streamshard.errors import BlobNotFoundError, FormatError
 from streamshard.format.index import INDEX_BASENAME, parse_index, side_basenames
 from streamshard.storage.store import Store, is_temporary
+from streamshard.write.remote_claim import is_claim
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
     Raises:
         FileExistsError: something is there and ``exist_ok`` is False.
     """
-    keys = store.list()
+    keys = [key for key in store.list() if not is_claim(key)]
     if not keys and not _leftovers(store):
         return
     if not exist_ok:

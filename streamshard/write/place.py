@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamshard.write.claim import Claim
 from streamshard.write.destination import refuse_or_clear
+from streamshard.write.remote_claim import RemoteClaim
 
 if TYPE_CHECKING:
     from streamshard.storage.retry import RetryPolicy
@@ -23,6 +25,7 @@ class Place:
     Args:
         out, exist_ok, storage_options: as of :class:`~streamshard.MDSWriter`.
         retry: of the uploads.
+        on_lost: a method, called by a thread once another writer has taken over the URL; its object is not kept.
 
     Attributes:
         directory: local; a temporary one where ``out`` is a URL alone.
@@ -32,11 +35,17 @@ class Place:
     Raises:
         ValueError: an ``out`` that makes no sense.
         FileExistsError: the place is not empty and ``exist_ok`` is False.
-        DirectoryInUseError: another writer is writing to the same directory.
+        DirectoryInUseError: another writer is writing to the same directory or URL.
     """
 
     def __init__(
-        self, out: Any, *, exist_ok: bool, storage_options: Mapping[str, Any] | None, retry: RetryPolicy
+        self,
+        out: Any,
+        *,
+        exist_ok: bool,
+        storage_options: Mapping[str, Any] | None,
+        retry: RetryPolicy,
+        on_lost: Callable[[], None],
     ) -> None:
         from streamshard.storage.opening import open_store
 
@@ -47,9 +56,12 @@ class Place:
         self.is_temporary = local is None
         self.directory = _local_directory(local)
         self._made_directory = local is None or not self.directory.exists()
+        self._on_lost = weakref.WeakMethod(on_lost)
+        self._claims: list[Claim | RemoteClaim] = []
         try:
             self._prepare(exist_ok)
         except BaseException:
+            self.release()
             self.remove_if_made()
             raise
 
@@ -58,7 +70,19 @@ class Place:
 
     def release(self) -> None:
         """Let other writers in."""
-        self._claim.release()
+        for claim in reversed(self._claims):
+            claim.release()
+
+    def check(self) -> None:
+        """Make sure that no other writer has taken over; DirectoryInUseError if one has."""
+        for claim in self._claims:
+            if isinstance(claim, RemoteClaim):
+                claim.check()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is known that another writer has taken over."""
+        return any(isinstance(claim, RemoteClaim) and claim.is_lost for claim in self._claims)
 
     def remove_if_made(self) -> None:
         """Remove the directory if it was made here and is empty."""
@@ -78,10 +102,28 @@ class Place:
             for store in stores:
                 refuse_or_clear(store, exist_ok=False)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._claim = Claim(self.directory)
+        self._claims.append(Claim(self.directory))
+        if self.remote is not None:
+            self._claims.append(self._claim_remote(self.remote))
         # The remote index is what others read: it goes first.
         for store in reversed(stores):
             refuse_or_clear(store, exist_ok=exist_ok)
+
+    def _claim_remote(self, remote: Store) -> Claim | RemoteClaim:
+        path = remote.local_path("x")
+        if path is None:
+            return RemoteClaim(remote, on_lost=_calling(self._on_lost))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return Claim(path.parent)
+
+
+def _calling(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    def call() -> None:
+        bound = method()
+        if bound is not None:
+            bound()
+
+    return call
 
 
 def _split_out(out: Any) -> tuple[str | None, str | None]:

@@ -63,7 +63,7 @@ class MDSWriter:
     Raises:
         ValueError: an argument that makes no sense; nothing has been made then.
         FileExistsError: the place is not empty and ``exist_ok`` is False.
-        DirectoryInUseError: another writer is writing to the same local directory.
+        DirectoryInUseError: another writer is writing to the same directory or URL.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class MDSWriter:
         if max_workers is not None:
             threads = check_count(max_workers, "max_workers", least=1)
         policy = RetryPolicy(attempts=1 + check_count(retry, "retry", least=0))
-        self._place = Place(out, exist_ok=exist_ok, storage_options=storage_options, retry=policy)
+        self._place = Place(
+            out, exist_ok=exist_ok, storage_options=storage_options, retry=policy, on_lost=self._halt
+        )
         self._uploader = None
         if self._place.remote is not None:
             self._uploader = Uploader(
@@ -237,6 +239,7 @@ class MDSWriter:
             self._press.collect()
             if self._uploader is not None:
                 self._uploader.wait()
+            self._place.check()
             self._press.published.append(INDEX_BASENAME)
             publish_file(
                 self._place.directory, INDEX_BASENAME, [index_text(self._press.shards, self._extra())]
@@ -281,6 +284,7 @@ class MDSWriter:
             self._press.collect()
             if self._uploader is not None:
                 self._uploader.wait()
+            self._place.check()
         except BaseException as error:
             self._fail(error)
             raise
@@ -292,7 +296,9 @@ class MDSWriter:
         self._num_cut_samples += len(self._samples)
         self._samples = []
         self._press.close()  # a shard that is being published is among those to remove
-        if self._uploader is not None:
+        if self._uploader is not None and self._place.is_lost:
+            self._uploader.close()  # what lies there is the other writer's
+        elif self._uploader is not None:
             self._uploader.take_back()
         for name in reversed(self._press.published):
             (self._place.directory / name).unlink(missing_ok=True)

@@ -153,6 +153,8 @@ class Soak:
                     code = steady.end()
                     if code:
                         self._wrong(f"the steady job ended with {code}: {steady.printed()}")
+            except AssertionError as error:  # a job that does not end
+                self._wrong(str(error))
             finally:
                 stop.set()
                 watch.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -38,6 +39,8 @@ def _target(name: str) -> Any:
 
 
 def main() -> None:
+    # For tests.support.ranks, where a job hangs; forked processes do the same.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     config = json.loads(sys.argv[1])
     if not config["ranks"]:
         _die_with_the_test_run()

@@ -80,7 +80,20 @@ class Job:
         try:
             return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end in {PATIENCE_S:.0f} s:\n{self.printed()}") from None
+            text = f"the job did not end in {PATIENCE_S:.0f} s:\n{self.printed()}"
+            raise AssertionError(f"{text}\nwhere it stands:\n{self._stacks()}") from None
+
+    def _stacks(self) -> str:
+        """Let each process say where its threads are."""
+        before = self.output.stat().st_size
+        for pid in sorted(processes_of_group(self.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.5)
+        with self.output.open("rb") as output:
+            output.seek(before)
+            return output.read(60_000).decode(errors="replace")
 
     def until(self, is_so: Callable[[], Any], what: str, *, poll_s: float = 0.01) -> Any:
         """Wait until something is true of the running job; AssertionError if it ends before that."""
