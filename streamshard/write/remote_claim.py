@@ -117,8 +117,7 @@ class RemoteClaim:
         self._drop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        if not self._lost:
-            self._delete(self._key)
+        self._delete(self._key)
 
     def _acquire(self) -> None:
         rivals: list[_Rival] = []

@@ -234,8 +234,10 @@ def test_a_sign_of_life_keeps_the_place(store: TimedStore) -> None:
     store.clock += LEASE_S + 1
     claim.beat()
     remote_claim._held.clear()  # as if it were another process, which cannot be seen
+    elsewhere = _Elsewhere(store.url)
+    elsewhere.clock = store.clock + LEASE_S
     with pytest.raises(DirectoryInUseError):
-        RemoteClaim(_Elsewhere(store.url))
+        RemoteClaim(elsewhere)
     claim.release()
 
 
