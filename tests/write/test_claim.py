@@ -67,11 +67,7 @@ def test_a_forked_child_does_not_keep_the_directory_nor_give_it_free(tmp_path: P
     child = os.fork()
     if child == 0:
         os.close(write)
-<<<<<<< HEAD
         first._place.release()
-=======
-        first._place.release()
->>>>>>> af03f97 (A job of tests that hangs tells where; two writers on one URL: claims)
         os.read(read, 1)
         os._exit(0)
     os.close(read)
