@@ -12,7 +12,7 @@
     │   ├── AccessDeniedError(PermissionError)
     │   ├── WrongSizeError                  a file of another size than its index says
     │   ├── CacheTooSmallError             a cache limit that cannot work
-    │   └── DirectoryInUseError            a second writer for one directory
+    │   └── DirectoryInUseError            a second writer for one directory or URL
     ├── BadSamplesError(ValueError)        more bad samples in an epoch than are tolerated
     ├── StateError(ValueError)             a training state that does not fit the dataset
     ├── TopologyError(ValueError)          ranks, nodes or batch sizes that contradict each other
@@ -77,7 +77,7 @@ class CacheTooSmallError(StorageError):
 
 
 class DirectoryInUseError(StorageError):
-    """A directory that another writer is writing to."""
+    """A directory or URL that another writer is writing to."""
 
 
 class BadSamplesError(StreamshardError, ValueError):
