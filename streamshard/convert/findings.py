@@ -31,6 +31,7 @@ class Findings:
         self.ids: list[NDArray[np.uint64]] = []
         self.image_like: Counter[str] = Counter()
         self.met: set[str] = set()
+        self.tars = False
         self.held: list[tuple[Source, str, int]] = []
         self._tagged = 0
         self._without_image = (0, "")
@@ -98,7 +99,12 @@ class Findings:
             ]
         repeated = count_repeated(self.ids)
         if repeated:
-            found.append(f"{repeated} records repeat the id of an earlier record; all are kept")
+            parted = (
+                "; the members of a sample must stand together in a tar (tar --sort=name)"
+                if self.tars
+                else ""
+            )
+            found.append(f"{repeated} records repeat the id of an earlier record; all are kept{parted}")
         if self.animated:
             found.append(f"{self.animated} image files hold several pictures; readers decode the first")
         names = [source.name for source in self.empty_sources]

@@ -25,7 +25,7 @@ from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Probl
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
-from streamshard.convert.sources import Source
+from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
 from streamshard.errors import ConvertError
 
@@ -96,6 +96,7 @@ class MergedScan:
             if not records:
                 self.findings.empty_sources.append(source)
         self.findings.images = sum(self._image_rows.values())
+        self.findings.tars = any(source.kind == TAR for source in self._sources)
 
     def refuse_problems(self) -> None:
         """Raise one error that lists what is wrong, if anything is, or where skipping is allowed, if too much is."""

@@ -21,6 +21,7 @@ DATA_URI_REFERENCE = "data:"
 NESTED_KEY = "images"
 """The column of images that stand inside messages."""
 
+_IMAGE_ENDINGS = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"))
 _FILE_KEYS = {"bytes", "path"}
 _HOLDERS = (bytes, dict, list)
 # Formats whose first bytes are no accident.
@@ -98,6 +99,9 @@ def references_of(
             if type(value) not in _HOLDERS or key in settled or key in found.images:
                 continue
             held = _held_images(value)
+            if not held and type(value) is bytes and _names_image(key):
+                # Not what its name says, which is a problem of the record and not another kind of column.
+                held = [Embedded(value)]
             if held:
                 found.images[key] = held
     # The order of the columns, in which shards have them.
@@ -150,6 +154,11 @@ def _held_images(value: Any) -> list[Reference]:
             return []
         images.append(Embedded(content, basename_of(path)))
     return images
+
+
+def _names_image(key: str) -> bool:
+    """Whether a key is the ending of image files, as the columns of WebDataset are."""
+    return key.rpartition(".")[2].lower() in _IMAGE_ENDINGS
 
 
 def _as_references(key: str, value: object) -> list[Reference]:

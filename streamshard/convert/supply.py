@@ -143,7 +143,7 @@ class ImageSupply:
             RecordProblem: there is none.
         """
         if isinstance(image, Embedded):
-            check_image_nbytes(Located("", image.kept or "bytes"), len(image.content))
+            check_image_nbytes(Located("", image.kept or "in the record"), len(image.content))
             content = image.content
         elif not self.is_distant(image, root):
             content = self._place(root).read(image)

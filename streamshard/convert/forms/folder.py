@@ -1,7 +1,8 @@
 """A tree of images as input: one record for each image file, with the class that its top folder stands for.
 
 ``cat/1.jpg`` gives ``{"image": "cat/1.jpg", "class": "cat", "label": 0}``; labels number the folders that hold images,
-sorted by name. Where a ``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are
+sorted by name. Where texts of the same names lie beside images (``cat/1.txt``), they are ``"text"``, null for an image
+that has none. Where a ``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are
 the records, and images that it does not name are left out.
 """
 
@@ -11,7 +12,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def folder_origin(place: Place, shown: str) -> Origin:
         )
     digest = xxhash.xxh3_128()
     nbytes = 0
-    for name in [*images, *described]:
+    for name in [*images, *described, *(() if described else _texts(place, images).values())]:
         size, mtime_ns = place.stamp(name) if place.local else (0, None)
         nbytes += size
         digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
@@ -87,9 +88,31 @@ def _labelled(place: Place) -> Iterator[dict[str, Any]]:
             " metadata.jsonl"
         )
     labels = {name: label for label, name in enumerate(classes)}
+    texts = _texts(place, images)
     for name in images:
         top = name.partition("/")[0]
-        yield {"image": name} if flat else {"image": name, "class": top, "label": labels[top]}
+        record: dict[str, Any] = (
+            {"image": name} if flat else {"image": name, "class": top, "label": labels[top]}
+        )
+        if texts:
+            record["text"] = _text(place, texts[name]) if name in texts else None
+        yield record
+
+
+def _texts(place: Place, images: Sequence[str]) -> dict[str, str]:
+    """Image → the text file of the same name beside it, for those that have one."""
+    there = {name for name in place.names() if name.lower().endswith(".txt")}
+    if not there:
+        return {}
+    pairs = ((name, f"{name.rpartition('.')[0]}.txt") for name in images)
+    return {name: text for name, text in pairs if text in there}
+
+
+def _text(place: Place, name: str) -> str:
+    try:
+        return place.read(name).decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConvertError(f"{place.name}/{name}: not UTF-8: {error.reason}; convert it to UTF-8") from None
 
 
 def _described(place: Place, metadata: str) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,10 @@ from typing import BinaryIO
 from streamshard.errors import ConvertError
 
 _BLOCK = 1 << 20
+INDEX_COLUMN = "index"
+"""The name of a first column whose name is empty."""
+
+_DECLARATION = re.compile(r'"?sep=([^"])"?')
 _SEPARATORS = (",", ";", "\t", "|")
 _LONGEST_VALUE = sys.maxsize >> 32  # what csv's C long takes on every machine
 _limit_lock = threading.Lock()
@@ -29,27 +34,30 @@ def table_to_lines(
     """Rewrite a table. Quotes are those of RFC 4180: a quoted value may hold separators, quotes (twice), line ends.
 
     Raises:
-        ConvertError: not UTF-8, no header, a column name that is empty or stands twice, an open quote.
+        ConvertError: not UTF-8, no header, a column name inside it that is empty or stands twice, an open quote.
     """
     with path.open("rb") as file, _long_values(), target.open("w", encoding="ascii", newline="") as lines:
-        rows = csv.reader(
-            _text_lines(file, name, advance),
-            delimiter="\t" if tabs else _separator(path),
-            strict=True,
-        )
+        separator, declared = ("\t", False) if tabs else _separator(path)
+        text = _text_lines(file, name, advance)
+        if declared:
+            next(text)
+        rows = csv.reader(text, delimiter=separator, strict=True)
         try:
             header = next((row for row in rows if row), None)
             if header is None:
                 return
-            _check_header(header, name)
+            width = len(header)
+            names = _column_names(header, name)
             for row in rows:
                 if not row:
                     continue
-                if len(row) == len(header):
-                    lines.write(json.dumps(dict(zip(header, row, strict=True))))
+                if len(row) == width and not any(row[len(names) :]):
+                    lines.write(json.dumps(dict(zip(names, row, strict=False))))
                 else:
-                    text = f"{len(row)} values under a header of {len(header)} names (line {rows.line_num} of the file)"
-                    lines.write(json.dumps([text]))
+                    what = f"{len(row)} values under a header of {width} names"
+                    if len(row) == width:
+                        what = "a value in a column without a name"
+                    lines.write(json.dumps([f"{what} (line {rows.line_num + declared} of the file)"]))
                 lines.write("\n")
         except csv.Error as error:
             raise ConvertError(f"source {name!r}: line {rows.line_num}: {error}") from None
@@ -67,23 +75,39 @@ class _long_values:  # noqa: N801 used as a statement
         _limit_lock.release()
 
 
-def _check_header(header: list[str], name: str) -> None:
-    for place, column in enumerate(header):
+def _column_names(header: list[str], name: str) -> list[str]:
+    """The names of the columns: those behind the last name have none, and hold nothing.
+
+    A first column without a name is the row numbers that pandas writes.
+    """
+    names = list(header)
+    while names and not names[-1].strip():
+        names.pop()
+    if len(names) > 1 and not names[0].strip() and INDEX_COLUMN not in names:
+        names[0] = INDEX_COLUMN
+    for place, column in enumerate(names):
         if not column.strip():
             raise ConvertError(
                 f"source {name!r}: column {place + 1} of the header has no name; the first line must name all columns"
             )
-        if column in header[:place]:
+        if column in names[:place]:
             raise ConvertError(f"source {name!r}: the header names column {column!r} twice")
+    return names
 
 
-def _separator(path: Path) -> str:
-    """The separator of the header: a comma, or where there is none, the most frequent of ``;``, tab and ``|``."""
+def _separator(path: Path) -> tuple[str, bool]:
+    """The separator, and whether a first line of its own declares it, as Excel takes it: ``sep=;``.
+
+    Else that of the header: a comma, or where there is none, the most frequent of ``;``, tab and ``|``.
+    """
     with path.open("rb") as file:
-        head = file.readline(_BLOCK).decode("utf-8", "replace")
+        head = file.readline(_BLOCK).decode("utf-8-sig", "replace")
+    declared = _DECLARATION.fullmatch(head.rstrip("\r\n"))
+    if declared:
+        return declared.group(1), True
     if "," in head:
-        return ","
-    return max(_SEPARATORS, key=head.count)
+        return ",", False
+    return max(_SEPARATORS, key=head.count), False
 
 
 def _text_lines(file: BinaryIO, name: str, advance: Callable[[int], None]) -> Iterator[str]:

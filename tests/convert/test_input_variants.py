@@ -1,0 +1,213 @@
+"""Tables, tars, columnar files and folders as people have them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from streamshard import LocalDataset
+from streamshard.convert.job import convert
+from streamshard.convert.options import ConvertOptions
+from streamshard.errors import ConvertError
+
+
+def drawn(kind: str = "JPEG") -> bytes:
+    target = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(target, kind)
+    return target.getvalue()
+
+
+JPEG, PNG = drawn(), drawn("PNG")
+
+
+def converted(folder: Path, content: bytes, name: str, **options: Any):
+    (folder / name).write_bytes(content)
+    return convert(ConvertOptions((str(folder / name),), str(folder / "out"), workers=1, **options))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return list(LocalDataset(folder / "out", decode_images=False))
+
+
+TABLE = "id,t\n1,é\n2,b\n"
+TABLES = {
+    "commas": TABLE,
+    "mark": "\ufeff" + TABLE,
+    "crlf": TABLE.replace("\n", "\r\n"),
+    "cr": TABLE.replace("\n", "\r"),
+    "no-end": TABLE.rstrip("\n"),
+    "blank-lines": TABLE.replace("\n", "\n\n"),
+    "semicolons": TABLE.replace(",", ";"),
+    "tabs": TABLE.replace(",", "\t"),
+    "bars": TABLE.replace(",", "|"),
+    "declared": "sep=;\n" + TABLE.replace(",", ";"),
+    "declared-mark-quotes": '\ufeff"sep=|"\r\n' + TABLE.replace(",", "|"),
+    "quoted": '"id","t"\n"1","é"\n"2","b"\n',
+    "empty-column-at-the-end": "id,t,\n1,é,\n2,b,\n",
+}
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_one_table_in_many_clothes(tmp_path, name):
+    converted(tmp_path, TABLES[name].encode(), "in.csv")
+    assert rows(tmp_path) == [{"id": "1", "t": "é"}, {"id": "2", "t": "b"}]
+
+
+def test_the_row_numbers_of_pandas_have_a_name(tmp_path):
+    converted(tmp_path, b",t\n0,a\n1,b\n", "in.csv")
+    assert rows(tmp_path) == [{"index": "0", "t": "a"}, {"index": "1", "t": "b"}]
+
+
+def test_values_keep_separators_quotes_and_line_ends(tmp_path):
+    converted(tmp_path, b'a,b\n"x,""y""","1\n2"\n', "in.csv")
+    assert rows(tmp_path) == [{"a": 'x,"y"', "b": "1\n2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,t\n1\n", r"in\.csv: row 1: 1 values under a header of 2 names \(line 2 of"),
+        ("id,t\n1,2,3\n", r"row 1: 3 values under a header of 2 names"),
+        ("sep=,\nid,t\n1\n", r"row 1: 1 values .*\(line 3 of the file\)"),
+        ("id,\n1,x\n", "row 1: a value in a column without a name"),
+        ("id,,t\n1,2,3\n", "column 2 of the header has no name"),
+        (",,t\n1,2,3\n", "column 2 of the header has no name"),
+        ("id,id\n1,2\n", "names column 'id' twice"),
+        (",index\n1,2\n", "column 1 of the header has no name"),
+        ('id,t\n1,"open\n', "in.csv.*line"),
+        ("id,t\n", "no records in in.csv"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ConvertError, match=message):
+        converted(tmp_path, text.encode(), "in.csv")
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path):
+    for encoding in ("latin-1", "utf-16"):
+        with pytest.raises(ConvertError, match="convert it to UTF-8"):
+            converted(tmp_path, TABLE.encode(encoding), "in.csv")
+
+
+def tar(members: list[tuple[str, bytes]], kind: int = tarfile.USTAR_FORMAT) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=kind) as file:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+PAIR = [("0.jpg", JPEG), ("0.txt", b"a")]
+TARS = {
+    "plain": PAIR,
+    "here": [(f"./{name}", content) for name, content in PAIR],
+    "capitals": [("0.JPG", JPEG), ("0.Txt", b"a")],
+    "hidden": [("._0.jpg", b"x"), *PAIR, (".DS_Store", b"x")],
+    "no-ending": [("README", b"x"), *PAIR],
+    "meta": [("__index__.json", b"{}"), *PAIR],
+}
+
+
+@pytest.mark.parametrize("name", list(TARS))
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_one_sample_in_many_tars(tmp_path, name, kind):
+    converted(tmp_path, tar(TARS[name], kind), "in.tar")
+    assert rows(tmp_path) == [{"__key__": "0", "jpg": JPEG, "txt": "a"}]
+
+
+@pytest.mark.parametrize("bad", [b"", b"<html>404", JPEG[:300]], ids=["empty", "html", "half"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_tar_calls_a_picture_and_is_none_is_a_bad_record(tmp_path, bad, alone):
+    good = [("0.jpg", JPEG), ("0.txt", b"a")]
+    members = [*(() if alone else good), ("1.jpg", bad), ("1.txt", b"b")]
+    with pytest.raises(ConvertError, match=rf"in\.tar: sample {1 if alone else 2}: image '?in the record"):
+        converted(tmp_path, tar(members), "in.tar")
+    if not alone:
+        assert converted(tmp_path, tar(members), "in.tar", on_error="skip").samples == 1
+
+
+def test_a_tar_whose_members_are_not_sorted_is_told(tmp_path):
+    members = [("0.jpg", JPEG), ("1.jpg", JPEG), ("0.txt", b"a"), ("1.txt", b"b")]
+    summary = converted(tmp_path, tar(members), "in.tar")
+    assert any("tar --sort=name" in warning for warning in summary.warnings)
+
+
+def test_other_members_stay_bytes(tmp_path):
+    array = io.BytesIO()
+    np.save(array, np.arange(6))
+    members = [
+        ("0.npy", array.getvalue()),
+        ("0.mp4", b"\0\0\0\x18ftyp"),
+        ("0.pkl", b"\x80\x04."),
+        ("0.cls", b"3\n"),
+    ]
+    summary = converted(tmp_path, tar(members), "in.tar")
+    assert dict(summary.columns) == {
+        "__key__": "str", "cls": "int", "mp4": "bytes", "npy": "bytes", "pkl": "bytes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"bytes": b"", "path": "x"}, "empty file"),
+        ({"bytes": b"<html>", "path": "x"}, "not a readable image"),
+        ({"bytes": JPEG[:300], "path": None}, "cannot be decoded"),
+        ({"bytes": None, "path": "gone.jpg"}, "does not exist"),
+    ],
+)
+def test_a_bad_picture_in_a_columnar_file_is_named_with_its_row(tmp_path, value, message):
+    pa = pytest.importorskip("pyarrow")
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({"image": pa.array([{"bytes": JPEG, "path": "a.jpg"}, value], kind)})
+    import pyarrow.parquet as pq
+
+    target = io.BytesIO()
+    pq.write_table(table, target)
+    with pytest.raises(ConvertError, match=rf"in\.parquet: row 2: .*{message}"):
+        converted(tmp_path, target.getvalue(), "in.parquet")
+
+
+def folder(root: Path, files: dict[str, bytes], **options: Any):
+    for name, content in files.items():
+        (root / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "in" / name).write_bytes(content)
+    return convert(ConvertOptions((str(root / "in"),), str(root / "out"), workers=1, **options))
+
+
+def test_texts_beside_images_are_their_text(tmp_path):
+    files = {"1.jpg": JPEG, "1.txt": "ein größerer Hund\r\n".encode(), "2.png": PNG, "notes.txt": b"x"}
+    folder(tmp_path, files)
+    assert rows(tmp_path) == [
+        {"image": JPEG, "image_path": "1.jpg", "text": "ein größerer Hund"},
+        {"image": PNG, "image_path": "2.png", "text": None},
+    ]
+
+
+def test_a_changed_text_is_another_dataset(tmp_path):
+    files = {"cat/1.jpg": JPEG, "cat/1.txt": b"a"}
+    folder(tmp_path, files)
+    assert folder(tmp_path, {}).finished_before
+    with pytest.raises(ConvertError, match="of other records"):
+        folder(tmp_path, {"cat/1.txt": b"b"})
+
+
+def test_a_text_that_is_no_utf_8_is_named(tmp_path):
+    with pytest.raises(ConvertError, match=r"1\.txt: not UTF-8"):
+        folder(tmp_path, {"1.jpg": JPEG, "1.txt": b"\xff\xfe"})
+
+
+def test_a_folder_without_texts_has_no_such_column(tmp_path):
+    summary = folder(
+        tmp_path, {"cat/1.JPG": JPEG, "dog/2.jpeg": JPEG, ".DS_Store": b"x", "cat/Thumbs.db": b"x"}
+    )
+    assert set(summary.columns) == {"class", "image", "image_path", "label"}
+    assert summary.samples == 2
