@@ -95,9 +95,8 @@ def test_b044_equal_names_in_two_folders_are_two_samples_and_repeated_keys_are_c
     source = write_tar(tmp_path / "a.tar", members)
     summary = run(source, tmp_path / "A")
     assert summary.samples == 3
-    assert summary.warnings == (
-        "1 records repeat the id of an earlier record; all are kept; the members of a sample must stand together in a tar (tar --sort=name)",
-    )
+    (warning,) = summary.warnings
+    assert warning.startswith("1 records repeat the id of an earlier record; all are kept")
 
 
 def test_folders_hidden_files_and_files_without_an_ending_are_no_samples(tmp_path: Path) -> None:
