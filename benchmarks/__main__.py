@@ -16,6 +16,7 @@ from benchmarks import (
     bench_cloud,
     bench_convert,
     bench_growth,
+    bench_images,
     bench_loader,
     bench_order,
     bench_quality,
@@ -50,10 +51,11 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "convert": bench_convert.convert,
     "replication": bench_replication.replication,
     "cloud": bench_cloud.cloud,
+    "images": bench_images.images,
 }
 
 
-ALONE = ("scale", "quality", "replication", "cloud")
+ALONE = ("scale", "quality", "replication", "cloud", "images")
 """Works that ``all`` leaves out: long ones with pages of their own, beside no peer or beside others."""
 
 

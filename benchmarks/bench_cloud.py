@@ -110,7 +110,7 @@ def _upload(server: Any, directory: Path, count: int, shard_nbytes: int) -> str:
 
 
 @contextlib.contextmanager
-def _link(port: int, *, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> Iterator[Any]:
+def link_to(port: int, *, latency_s: float = LATENCY_S, bytes_per_s: float = BYTES_PER_S) -> Iterator[Any]:
     """A slow link to a port of this machine: its own port, and a function that tells what went through."""
     command = [
         sys.executable, "-m", "tests.support.faulty_proxy", "127.0.0.1", str(port), str(latency_s), str(bytes_per_s),
@@ -187,7 +187,7 @@ def first_batch_of_mosaic(**place: Any) -> dict[str, float]:
 
 
 def _first_batch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
-    with place as make, _link(port) as (link, totals):
+    with place as make, link_to(port) as (link, totals):
         begin = time.perf_counter()
         batches = iter(loader_of(make(link), batch_size=BATCH_SIZE, num_workers=0))
         next(batches)
@@ -218,7 +218,7 @@ def cold_epoch_of_mosaic(**place: Any) -> dict[str, float]:
 
 
 def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
-    with place as make, _link(port) as (link, totals):
+    with place as make, link_to(port) as (link, totals):
         begin = time.perf_counter()
         for _ in loader_of(make(link), batch_size=BATCH_SIZE, num_workers=2):
             pass
@@ -247,7 +247,7 @@ def limited_of_mosaic(**place: Any) -> dict[str, float]:
 
 
 def _limited(kind: Any, loader_of: Any, place: dict[str, Any]) -> dict[str, float]:
-    with kind(**place) as make, _link(place["port"], latency_s=0, bytes_per_s=0) as (link, _):
+    with kind(**place) as make, link_to(place["port"], latency_s=0, bytes_per_s=0) as (link, _):
         dataset = make(link)
         nbytes = dataset.size * SAMPLE_NBYTES
     # One lane and two shards in use at once, or what comes nearest: a quarter of the data is enough for both.
@@ -256,7 +256,10 @@ def _limited(kind: Any, loader_of: Any, place: dict[str, Any]) -> dict[str, floa
         "shuffle_block_size": dataset.size // 64,
         "cache_limit": nbytes // _LIMIT_SHARE,
     }
-    with kind(**place, **options) as make, _link(place["port"], latency_s=0, bytes_per_s=0) as (link, totals):
+    with (
+        kind(**place, **options) as make,
+        link_to(place["port"], latency_s=0, bytes_per_s=0) as (link, totals),
+    ):
         loader = loader_of(make(link), batch_size=BATCH_SIZE, num_workers=2)
         for _ in range(EPOCHS):
             for _ in loader:

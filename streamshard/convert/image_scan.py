@@ -10,7 +10,7 @@ from streamshard.convert.located import digest_of
 from streamshard.convert.places import Located, is_web_url
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.references import Embedded, Reference
-from streamshard.convert.supply import ImageSupply, named_problem
+from streamshard.convert.supply import ImageSupply, Supplied, named_problem
 
 _REMEMBERED_IMAGES = 1 << 16
 
@@ -78,16 +78,25 @@ class ImageScan:
             ):
                 nbytes, head = self._supply.head(image, self._root)
                 return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head)), nbytes)
-            content, source_nbytes, facts = self._supply.get(image, self._root)
-            if not self._decode:
-                facts = _facts_of_format(sniff_format(content[:HEAD_NBYTES]))
-            elif facts is None:
-                facts = check_image(content, max_pixels=self._max_pixels)
-            from_web = isinstance(image, Located) and is_web_url(image.name)
-            return CheckedImage(len(content), digest_of(content), facts, None if from_web else source_nbytes)
+            try:
+                return self._looked_at(image, self._supply.get(image, self._root))
+            except RecordProblem:
+                again = self._supply.again(image, self._root)
+                if again is None:
+                    raise
+                return self._looked_at(image, again)
         except RecordProblem as problem:
             self._supply.drop(image, self._root)
             return named_problem(problem, image)
+
+    def _looked_at(self, image: Located | Embedded, supplied: Supplied) -> CheckedImage:
+        content, source_nbytes, facts = supplied
+        if not self._decode:
+            facts = _facts_of_format(sniff_format(content[:HEAD_NBYTES]))
+        elif facts is None:
+            facts = check_image(content, max_pixels=self._max_pixels)
+        from_web = isinstance(image, Located) and is_web_url(image.name)
+        return CheckedImage(len(content), digest_of(content), facts, None if from_web else source_nbytes)
 
 
 @lru_cache(maxsize=64)

@@ -278,6 +278,7 @@ class _Job:
             options.max_image_pixels,
             options.allow_outside_root,
             max(1, at_once // self._num_workers()),
+            options.check or options.resizing is not None,
             room_to_leave(self._kept),
             options.fetch,
             options.resizing,

@@ -48,6 +48,7 @@ class ImageSettings:
         max_pixels: most pixels of an image that is decoded.
         allow_outside_root: let references leave the image root.
         at_once: requests at the same time in one process.
+        quick: images are decoded, so that one that was cut on its way is noticed; it is read with care then.
         leave_free_nbytes: see :class:`~streamshard.convert.kept.KeptImages`.
         fetch: limits, where URLs are fetched; ``None``: they are not.
         resizing: what is made of images; ``None``: nothing.
@@ -58,6 +59,7 @@ class ImageSettings:
     max_pixels: int
     allow_outside_root: bool = False
     at_once: int = 16
+    quick: bool = False
     leave_free_nbytes: int = 0
     fetch: FetchLimits | None = None
     resizing: Resizing | None = None
@@ -156,6 +158,23 @@ class ImageSupply:
         kept = self._kept.get(self._kept_key(key))
         return self._made(key, content, resizing) if kept is None else Supplied(*kept)
 
+    def again(self, image: Located | Embedded, root: str) -> Supplied | None:
+        """An image that turned out to be unusable, read with care; ``None`` where it was.
+
+        Raises:
+            RecordProblem: it is not there, or is still unusable.
+        """
+        if not isinstance(image, Located) or is_web_url(image.name) or not self._settings.quick:
+            return None
+        if not self._place(root).remote:
+            return None
+        content = self._place(root).read(image)
+        key = self._key(image, root)
+        if self._settings.resizing is not None:
+            return self._made(key, content, self._settings.resizing)
+        self._kept.put(key, content, len(content))
+        return Supplied(content, len(content))
+
     def drop(self, image: Located | Embedded, root: str) -> None:
         """Keep no copy of an image that turned out to be unusable: it may be mended where it comes from."""
         if isinstance(image, Located) and self.is_distant(image, root):
@@ -201,7 +220,8 @@ class ImageSupply:
             return self._fetcher.fetch(image.name)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.at_once, "streamshard-images")
-        return self._threads.submit(self._place(root).read, image)
+        place = self._place(root)
+        return self._threads.submit(place.read_quickly if self._settings.quick else place.read, image)
 
     def _has_come(self, done: Future[bytes]) -> None:
         if not done.cancelled() and done.exception() is None:

@@ -105,6 +105,11 @@ class FsspecStore:
         check_limit(nbytes, limit, f"read {self._shown(key)}")
         return self.read_range(key, 0, nbytes)
 
+    def read_small(self, key: str, below: int) -> bytes | None:
+        check_key(key, self.url)
+        found: bytes = self._call("read", key, lambda fs, path: bytes(fs.cat_file(path, start=0, end=below)))
+        return found if len(found) < below else None
+
     def read_range(self, key: str, begin: int, end: int) -> bytes:
         check_key(key, self.url)
         check_range(begin, end, f"read {self._shown(key)}")

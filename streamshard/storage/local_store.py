@@ -61,6 +61,9 @@ class LocalStore:
 
         return self._call("read", path, read_all)
 
+    def read_small(self, key: str, below: int) -> bytes | None:
+        return self.read(key) if self.size(key) < below else None
+
     def read_range(self, key: str, begin: int, end: int) -> bytes:
         path = self.local_path(key)
         wanted = check_range(begin, end, f"read {path}")

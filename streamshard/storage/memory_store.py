@@ -35,6 +35,9 @@ class MemoryStore:
         check_limit(len(payload), limit, f"read {self.url}/{key}")
         return payload
 
+    def read_small(self, key: str, below: int) -> bytes | None:
+        return self.read(key) if self.size(key) < below else None
+
     def read_range(self, key: str, begin: int, end: int) -> bytes:
         payload = self._find(key)
         check_range(begin, end, f"read {self.url}/{key}")

@@ -54,6 +54,13 @@ class StoreContract:
         assert store.fetch_to("empty", tmp_path / "got", nbytes=0) == 0
         assert (tmp_path / "got").read_bytes() == b""
 
+    def test_a_small_file_is_read_whole(self, store: Any) -> None:
+        store.put_bytes("a", BODY)
+        assert store.read_small("a", len(BODY) + 1) == BODY
+        assert store.read_small("a", len(BODY)) is None
+        with pytest.raises(BlobNotFoundError):
+            store.read_small("b", 10)
+
     def test_a_range_gives_exactly_its_bytes(self, store: Any) -> None:
         store.put_bytes("a", BODY)
         for begin, end in ((0, 1), (0, 10_240), (5, 5), (10_239, 10_240), (17, 9_000)):

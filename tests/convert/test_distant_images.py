@@ -1,0 +1,119 @@
+"""Images in a bucket far away: asked for ahead, bounded, tried again, each fetched once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamshard.convert.job import convert
+from streamshard.convert.options import ConvertOptions
+from streamshard.errors import ConvertError, StorageError
+from streamshard.storage import open_store
+from streamshard.storage.memory_store import MemoryStore
+from tests.support.faulty_proxy import Fault, FaultyProxy, Link
+from tests.support.jsonl_inputs import files_of, noise, picture, run, write_lines
+from tests.support.seaweedfs import SeaweedServer
+
+_COUNT = 32
+_LATENCY_S = 0.05
+
+
+def _bucket(server: SeaweedServer, tmp_path: Path, count: int = _COUNT) -> tuple[str, Path]:
+    """Images in a bucket, and records that name them, some of them twice."""
+    url = server.make_bucket()
+    store = open_store(url, storage_options=server.storage_options)
+    for number in range(count):
+        store.put_bytes(f"{number}.png", picture(color=(number, 1, 2)))
+    rows = [{"id": number, "image": f"{number % count}.png"} for number in range(count + 5)]
+    return url, write_lines(tmp_path / "a.jsonl", rows)
+
+
+def _convert(source: Path, out: Path, url: str, options: dict[str, Any], **more: Any) -> None:
+    more.setdefault("workers", 1)
+    convert(
+        ConvertOptions(sources=(str(source),), out=str(out), image_root=url, storage_options=options, **more)
+    )
+
+
+@pytest.mark.s3
+def test_images_come_many_at_a_time_and_each_once(s3: SeaweedServer, tmp_path: Path) -> None:
+    url, source = _bucket(s3, tmp_path)
+    with FaultyProxy("127.0.0.1", s3.port, link=Link(_LATENCY_S)) as proxy:
+        meter = _Meter(proxy)
+        _convert(source, tmp_path / "A", url, s3.options_for(proxy.endpoint_url))
+        assert proxy.count("GET", ".png") == _COUNT
+        assert proxy.count("HEAD", ".png") == 0
+        # A loop that waits for each has one at a time; bounded is what is not all of them.
+        assert 8 <= meter.most <= 64
+    _convert(source, tmp_path / "B", url, s3.storage_options, workers=2)
+    assert files_of(tmp_path / "A") == files_of(tmp_path / "B")
+    for number in range(_COUNT):
+        (tmp_path / f"{number}.png").write_bytes(picture(color=(number, 1, 2)))
+    run(source, tmp_path / "C")
+    assert files_of(tmp_path / "A") == files_of(tmp_path / "C")
+
+
+class _Meter:
+    """How many requests go through a proxy at the same time, at most."""
+
+    def __init__(self, proxy: FaultyProxy) -> None:
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+        serve: Any = proxy._serve
+
+        def counted(client: Any) -> None:
+            with self._lock:
+                self._now += 1
+                self.most = max(self.most, self._now)
+            try:
+                serve(client)
+            finally:
+                with self._lock:
+                    self._now -= 1
+
+        proxy._serve = counted  # type: ignore[method-assign]
+
+
+@pytest.mark.s3
+def test_faults_of_the_line_cost_time_and_nothing_else(s3: SeaweedServer, tmp_path: Path) -> None:
+    url, source = _bucket(s3, tmp_path, 12)
+    with FaultyProxy("127.0.0.1", s3.port) as proxy:
+        proxy.arm(Fault(status=(503, "SlowDown"), path_contains="3.png"), times=2)
+        proxy.arm(Fault(cut_after=300, path_contains="5.png"))
+        proxy.arm(Fault(half_body=True, path_contains="7.png"))
+        _convert(source, tmp_path / "A", url, s3.options_for(proxy.endpoint_url))
+    _convert(source, tmp_path / "B", url, s3.storage_options)
+    assert files_of(tmp_path / "A") == files_of(tmp_path / "B")
+
+
+@pytest.mark.s3
+def test_images_that_the_bucket_lacks_are_told_by_line(s3: SeaweedServer, tmp_path: Path) -> None:
+    url, source = _bucket(s3, tmp_path, 4)
+    store = open_store(url, storage_options=s3.storage_options)
+    store.delete("1.png")
+    store.put_bytes("2.png", b"")
+    store.put_bytes("3.png", noise()[:500])
+    with pytest.raises(ConvertError) as caught:
+        _convert(source, tmp_path / "A", url, s3.storage_options)
+    message = str(caught.value)
+    assert "a.jsonl:2: image '1.png'" in message
+    assert "a.jsonl:3: image '2.png' is an empty file" in message
+    assert "a.jsonl:4: image '3.png': cannot be decoded" in message
+
+
+def test_a_bucket_that_cannot_be_reached_is_no_reason_to_skip_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("memory://unreachable")
+    store.put_bytes("a.png", picture())
+
+    def dead(*_: Any, **__: Any) -> bytes:
+        raise StorageError("no route")
+
+    monkeypatch.setattr(MemoryStore, "read", dead)
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png"}])
+    with pytest.raises(StorageError, match="no route"):
+        run(source, tmp_path / "A", image_root="memory://unreachable", on_error="skip")
