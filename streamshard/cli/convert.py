@@ -88,6 +88,10 @@ class _ConvertCommand(click.Command):
 )
 @click.option("--drop", multiple=True, metavar="KEY", help="Leave a key out; repeatable.")
 @click.option("--rename", multiple=True, metavar="KEY=NAME", help="Another name for a key; repeatable.")
+@click.option("--where", multiple=True, metavar="KEY>=VALUE", help="Only such records; repeatable.")
+@click.option(
+    "--tokenize", multiple=True, metavar="TOKENIZER:KEY", help="Tokens of a text, in KEY_tokens; repeatable."
+)
 @click.option(
     "--cost",
     "costs",
@@ -125,6 +129,8 @@ def command(
     max_errors: str | None,
     dry_run: bool,
     split: str | None,
+    where: tuple[str, ...],
+    tokenize: tuple[str, ...],
     fetch: bool,
     fetch_private: bool,
     fetch_limits: tuple[str, ...],
@@ -137,6 +143,7 @@ def command(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert import job
+    from streamshard.convert.conditions import parse_where
     from streamshard.convert.fetch_limits import FetchLimits
     from streamshard.convert.options import (
         ConvertOptions,
@@ -147,6 +154,7 @@ def command(
     )
     from streamshard.convert.progress import SilentProgress
     from streamshard.convert.splits import parse_splits
+    from streamshard.convert.tokenizing import parse_tokenize
     from streamshard.errors import StreamshardError
 
     if "none" in hashes and len(set(hashes)) > 1:
@@ -167,6 +175,8 @@ def command(
             columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
             rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
             recipe_options=_recipe_options(recipe_options),
+            where=parse_where(where),
+            tokenize=parse_tokenize(tokenize),
             fetch=FetchLimits.parse(fetch_limits, private=fetch_private) if fetch else None,
             max_errors=None if max_errors is None else parse_max_errors(max_errors),
             **{name: value for name, value in rest.items() if value is not None},

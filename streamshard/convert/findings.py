@@ -27,6 +27,7 @@ class Findings:
         self._options = options
         self.images = 0
         self.animated = 0
+        self.unwanted = 0
         self.empty_sources: list[Source] = []
         self.ids: list[NDArray[np.uint64]] = []
         self.image_like: Counter[str] = Counter()
@@ -107,6 +108,11 @@ class Findings:
             found.append(f"{repeated} records repeat the id of an earlier record; all are kept{parted}")
         if self.animated:
             found.append(f"{self.animated} image files hold several pictures; readers decode the first")
+        if self.unwanted:
+            conditions = ", ".join(map(str, self._options.where))
+            found.append(
+                f"{self.unwanted} records are left out, for which --where {conditions} does not hold"
+            )
         names = [source.name for source in self.empty_sources]
         if names:
             more = f" and {len(names) - _LISTED_SOURCES} more" if len(names) > _LISTED_SOURCES else ""

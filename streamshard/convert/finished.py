@@ -137,7 +137,10 @@ class _ImageSizes:
     def of(self, text: bytes) -> int | None:
         """The sum of the sizes of a record's images; ``None`` where it cannot be converted, or one is at a URL."""
         try:
-            shaped = self._shaping.apply(self.form.parse(text, checked=False), rich=self._rich)
+            record = self.form.parse(text, checked=False)
+            if not self._shaping.wants(record):
+                return None
+            shaped = self._shaping.apply(record, rich=self._rich)
             if self._decode and self._options.check:
                 check_declared(shaped, self._shaping.declared, self._options.max_image_pixels)
             if self._options.fetch is not None and any(

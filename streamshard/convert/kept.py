@@ -76,7 +76,7 @@ class KeptImages:
 
     def _path(self, key: str) -> Path:
         name = xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass"))
-        return self._folder / name[:2] / name[2:]
+        return self._folder / name[:1] / name[1:]
 
 
 def room_to_leave(folder: Path) -> int:

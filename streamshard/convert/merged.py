@@ -27,6 +27,7 @@ from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
 from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
+from streamshard.convert.tokenizing import token_columns
 from streamshard.errors import ConvertError
 
 LISTED_SKIPS = 100
@@ -95,6 +96,7 @@ class MergedScan:
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
                 self.findings.empty_sources.append(source)
+        self.findings.unwanted = self._num_texts - self.num_records - self.problem_counts.total()
         self.findings.images = sum(self._image_rows.values())
         self.findings.tars = any(source.kind == TAR for source in self._sources)
 
@@ -218,6 +220,7 @@ class MergedScan:
     def extra(self) -> dict[str, Any]:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
         options = self._options
+        tokens = {column.column: column.to_json() for column in token_columns(options.tokenize)}
         return {
             "convert": {
                 "check": options.check,
@@ -230,6 +233,7 @@ class MergedScan:
                 "version": 1,
             },
             "images": {key: dict(formats) for key, formats in self._image_formats.items()},
+            **({"tokens": tokens} if tokens else {}),
         }
 
 

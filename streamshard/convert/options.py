@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard._sizes import parse_bytes
+from streamshard.convert.conditions import Condition
 from streamshard.convert.fetch_limits import FetchLimits
 from streamshard.convert.resizing import Resizing
 from streamshard.convert.splits import Part
+from streamshard.convert.tokenizing import token_columns
 
 DEFAULT_SIZE_LIMIT = 1 << 26
 # Pillow's own limit, above which it refuses to decode: 1 GiB of memory at three bytes a pixel, twice.
@@ -51,6 +53,8 @@ class ConvertOptions:
         recipe_options: pairs of an option of a recipe and its value, see :mod:`streamshard.convert.recipe`.
         part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
         fetch: limits within which images at URLs are fetched; ``None``: such images are refused.
+        tokenize: pairs of a tokenizer and the text column that it turns into tokens, in a column ``<name>_tokens``.
+        where: conditions on the records that are wanted, by the keys of the input.
         max_side: most pixels of the longer side of an image, larger ones are scaled down; ``None``: any.
         quality: JPEG and lossy WebP are encoded anew with this quality, see
             :class:`~streamshard.convert.resizing.Resizing`; ``None``: they are not.
@@ -87,6 +91,8 @@ class ConvertOptions:
     recipe_options: tuple[tuple[str, str], ...] = ()
     part: Part | None = None
     fetch: FetchLimits | None = None
+    tokenize: tuple[tuple[str, str], ...] = ()
+    where: tuple[Condition, ...] = ()
     max_side: int | None = None
     quality: int | None = None
     json_rest: str | None = None
@@ -135,6 +141,10 @@ class ConvertOptions:
             raise ValueError(f"max_image_pixels={self.max_image_pixels}: expected at least 1")
         if self.shuffle is not None and not 0 <= self.shuffle < 1 << 64:
             raise ValueError(f"shuffle={self.shuffle}: expected a seed from 0 to 2**64 - 1")
+        fields = [name for _, name in self.tokenize]
+        for name in fields:
+            if fields.count(name) > 1:
+                raise ValueError(f"tokenize {name!r}: given twice, and its tokens have one column")
         Resizing(self.max_side, self.quality)
         parse_compression(self.compression)
         for name in (*self.hashes, *(() if self.sample_hash is None else (self.sample_hash,))):
@@ -229,6 +239,8 @@ class ConvertOptions:
             else "public hosts"
             if self.fetch
             else "",
+            "tokenize": [column.to_json() for column in token_columns(self.tokenize)],
+            "where": [str(condition) for condition in self.where],
             "max_side": self.max_side,
             "quality": self.quality,
         }

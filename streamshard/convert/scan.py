@@ -163,8 +163,12 @@ class _Scan:
                     self._known_keys.add(key)
             if self._named:
                 self._tally.met |= self._named & record.keys()
-            count_costs(record, self._task.costs)
-            shaped = self._task.shaping.apply(record, rich=self._rich)
+            shaping = self._task.shaping
+            if not shaping.wants(record):
+                return None
+            shaped = shaping.apply(record, rich=self._rich)
+            if self._task.costs:
+                count_costs({**shaping.opened(record), **shaped.token_counts}, self._task.costs)
             pending = _Pending(line, offset, text, text_hash, shaped)
             if line == 1 and not self._task.source.unit:
                 self._tally.held = held_objects(shaped.values)

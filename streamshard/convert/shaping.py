@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from streamshard.convert.conditions import Condition
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 from streamshard.convert.references import (
@@ -22,7 +24,8 @@ from streamshard.convert.references import (
     references_of,
 )
 from streamshard.convert.sources import LITDATA, MDS, Source, agreed_columns
-from streamshard.errors import ConvertError, StreamshardError
+from streamshard.convert.tokenizing import TokenColumn, token_columns
+from streamshard.errors import ConvertError, FormatError, StreamshardError
 from streamshard.format.encodings import Encoding, parse_encoding
 from streamshard.format.ndarray import NdarrayEncoding
 
@@ -51,6 +54,14 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         # Images that are to become others cannot pass as they are stored.
         declared = {name: encoding for name, encoding in declared.items() if encoding not in IMAGE_FILES}
     declared.update(options.columns)
+    tokens = token_columns(options.tokenize)
+    for column in tokens:
+        if column.column in declared:
+            raise ConvertError(
+                f"--tokenize: the tokens of {column.field!r} belong into column {column.column!r}, which is there"
+                f" already; give that another name with --rename {column.column}=NAME, or --drop it"
+            )
+        declared[column.column] = column.encoding
     for source in sources:
         if source.kind == LITDATA:
             from streamshard.convert.forms.litdata import refuse_unread
@@ -63,7 +74,17 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
                     f"source {source.name!r}: column {name!r} is {encoding}, which is not decoded, and other sources"
                     f" have another one; leave it out with --drop {name}"
                 )
-    return Shaping(options.image_keys, declared, frozenset(), drop, rename)
+    stored_costs = tuple(key for _, key in options.costs) + tuple(each.key for each in options.where)
+    return Shaping(
+        options.image_keys,
+        declared,
+        frozenset(),
+        drop,
+        rename,
+        tokens,
+        options.where,
+        frozenset(stored_costs),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +97,10 @@ class Shaping:
         passed: the declared keys whose values come as stored bytes (from MDS).
         drop: keys left out, by their name in the input.
         rename: name in the input → name in the dataset.
+        tokens: the columns that are tokens of others.
+        where: conditions on records, by keys of the input.
+        asked: keys of the input whose values costs and conditions ask for.
+        stored: of these, name in the input → encoding, where values come as stored bytes.
     """
 
     image_keys: tuple[str, ...] = ()
@@ -83,6 +108,10 @@ class Shaping:
     passed: frozenset[str] = frozenset()
     drop: frozenset[str] = frozenset()
     rename: Mapping[str, str] = field(default_factory=dict)
+    tokens: tuple[TokenColumn, ...] = ()
+    where: tuple[Condition, ...] = ()
+    asked: frozenset[str] = frozenset()
+    stored: Mapping[str, str] = field(default_factory=dict)
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
@@ -94,7 +123,12 @@ class Shaping:
             for name, encoding in source.columns.items()
             if before.get(name) == encoding
         }
-        return replace(self, passed=frozenset(passed))
+        stored = {
+            name: encoding
+            for name, encoding in source.columns.items()
+            if name in self.asked and before.get(name) == encoding and parse_encoding(encoding).size is None
+        }
+        return replace(self, passed=frozenset(passed), stored=stored)
 
     def before_names(self) -> dict[str, str]:
         """``declared`` by the names of the input."""
@@ -108,8 +142,11 @@ class Shaping:
             RecordProblem: a value that a declared encoding cannot hold, two keys that get one name, an image reference
                 that cannot be used.
         """
+        arrays = self._token_arrays(record) if self.tokens else {}
         if self.drop or self.rename:
             record = self._chosen(record)
+        if arrays:
+            record = self._with_tokens(record, arrays)
         if self.declared:
             record = self._typed(record)
         found = references_of(_unfolded(record) if rich else record, self.image_keys, self.declared)
@@ -120,7 +157,57 @@ class Shaping:
                 else plain_json(value)
                 for key, value in found.record.items()
             }
-        return Shaped(found.record, found)
+        return Shaped(found.record, found, {name: len(array) for name, array in arrays.items()})
+
+    def wants(self, record: Mapping[str, Any]) -> bool:
+        """Whether all conditions hold.
+
+        Raises:
+            RecordProblem: a value that has no order with a condition's.
+        """
+        return not self.where or self._all_hold(self.opened(record))
+
+    def _all_hold(self, record: Mapping[str, Any]) -> bool:
+        return all(condition.holds(record) for condition in self.where)
+
+    def opened(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record, with the values decoded that costs and conditions ask for.
+
+        Raises:
+            RecordProblem: stored bytes that cannot be decoded.
+        """
+        if not self.stored:
+            return record
+        made = dict(record)
+        for name, encoding in self.stored.items():
+            try:
+                made[name] = parse_encoding(encoding).decode(record[name])
+            except (FormatError, LookupError) as error:
+                raise RecordProblem(BAD_VALUE, f"key {name!r} cannot be decoded: {error}") from None
+        return made
+
+    def _token_arrays(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        old = {new: name for name, new in self.rename.items()}
+        return {
+            column.column: column.tokens(self._text(record, old.get(column.field, column.field)))
+            for column in self.tokens
+        }
+
+    def _text(self, record: Mapping[str, Any], key: str) -> Any:
+        value = record.get(key)
+        # Text that passes as it is stored.
+        if type(value) is bytes and self.before_names().get(key) in ("str", "json"):
+            return parse_encoding(self.before_names()[key]).decode(value)
+        return value
+
+    def _with_tokens(self, record: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
+        for name in arrays:
+            if name in record:
+                raise RecordProblem(
+                    BAD_VALUE,
+                    f"key {name!r} has the name of the column for tokens (--tokenize); rename or drop it",
+                )
+        return {**record, **arrays}
 
     def _chosen(self, record: dict[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -191,6 +278,7 @@ class Shaped:
 
     values: dict[str, Any]
     found: References
+    token_counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def references(self) -> dict[str, list[Reference]]:

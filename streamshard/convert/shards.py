@@ -229,11 +229,12 @@ class _ShardSamples:
             raise ConvertError(f"{self._where(place)}: {error}; {_STALE}") from error
 
     def _with_references(self, record: dict[str, Any], place: int) -> _Record:
-        if self._task.costs:
-            counted = count_costs(record, self._task.costs)
-            self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
         source = self._source(place)
-        shaped = self._shaping(self._sources[place]).apply(record, rich=source.kind not in (LINES, CELLS))
+        shaping = self._shaping(self._sources[place])
+        shaped = shaping.apply(record, rich=source.kind not in (LINES, CELLS))
+        if self._task.costs:
+            counted = count_costs({**shaping.opened(record), **shaped.token_counts}, self._task.costs)
+            self.costs = [cost + more for cost, more in zip(self.costs, counted, strict=True)]
         sample = plain_values(self._plan.columns, shaped.values)
         root = self._root(place)
         images = []

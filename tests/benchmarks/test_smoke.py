@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_cloud, bench_replication, bench_scale
+from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale
 from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
 from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
@@ -42,6 +42,7 @@ SAMPLES = {
     "convert": 30,
     "replication": 40,
     "cloud": 64,
+    "images": 8,
 }
 
 
@@ -69,6 +70,16 @@ def test_cloud_runs(tmp_path: Path) -> None:
     results = [hold(contest, setting) for contest in bench_cloud.cloud(setting)]
     assert len(results) == 4
     _check(results)
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+def test_images_run(tmp_path: Path) -> None:
+    setting = Setting({}, 1, tmp_path, SAMPLES["images"])
+    (result,) = [hold(contest, setting) for contest in bench_images.images(setting)]
+    _check([result])
+    ours, loop = (party["median"]["requests"] for party in result["parties"].values())
+    assert (ours, loop) == (8, 2)
 
 
 @pytest.mark.slow
