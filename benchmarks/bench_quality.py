@@ -36,6 +36,7 @@ FINE_WINDOWS = (
     96,
     128,
 )  # where there are few shards, a step is a large part
+FAR_WINDOWS = (*WINDOWS, 256, 512, 1024, 2048)  # where there are many, 128 is far from all
 SEED = 9176
 _MODULE = "benchmarks.bench_quality"
 
@@ -91,7 +92,8 @@ def _grid(
 _GRID = (
     *("overall_shards", "effective_shards", "ideal_shards"),
     *("first_to_median", "last_to_median", "least_to_median"),
-    *("live_shards_max", "live_shards_mean", "needed_shards_max", "needed_shards_mean", "fetches"),
+    *("live_shards_max", "live_shards_mean", "carried_shards_max"),
+    *("needed_shards_max", "needed_shards_mean", "fetches"),
 )
 
 
@@ -119,7 +121,7 @@ def quality_streamshard(samples: int) -> list[dict[str, Any]]:
         tries: list[tuple[str, int | None, int | None]] = [
             (shuffle, None, None) for shuffle in ("sliding", "block", "shard", "full")
         ]
-        grid = (FINE_LANES, FINE_WINDOWS) if dataset["shards"] <= 400 else (LANES, WINDOWS)
+        grid = (FINE_LANES, FINE_WINDOWS) if dataset["shards"] <= 400 else (LANES, FAR_WINDOWS)
         tries += [("sliding", *point) for point in _grid(dataset["shards"], *grid)]
         few = WINDOWS if dataset["shards"] <= 400 else (2, 16)
         tries += [("block", *point) for point in _grid(dataset["shards"], windows=few)]

@@ -30,6 +30,8 @@ class ShuffleQuality:
         ideal_shards: the same for a uniform permutation, shape (batches,).
         live_shards: shards that are between their first and last use in the epoch at each batch, shape (batches,).
         needed_shards: the same without those that idle for longer than ``idle``, shape (batches,).
+        carried_shards: shards that are in use before and after each border of two batches, shape (batches - 1,). A
+            batch in which one shard ends and another begins has both live, but neither of its borders need have.
         fetches: how often a shard is fetched if each that idles is dropped meanwhile; at least the shards used.
         shard_spread: ratio of the mean distance in the epoch between two samples of one shard; 1 is ideal, and
             near 0 where shards are read one after another.
@@ -49,6 +51,7 @@ class ShuffleQuality:
     ideal_shards: NDArray[np.float64]
     live_shards: NDArray[np.int64]
     needed_shards: NDArray[np.int64]
+    carried_shards: NDArray[np.int64]
     fetches: int
     shard_spread: float
     file_displacement: float
@@ -102,6 +105,7 @@ class ShuffleQuality:
             "least_to_median": float(self.to_median.min()),
             "live_shards_mean": float(self.live_shards.mean()),
             "live_shards_max": float(self.live_shards.max()),
+            "carried_shards_max": float(self.carried_shards.max(initial=0)),
             "needed_shards_mean": float(self.needed_shards.mean()),
             "needed_shards_max": float(self.needed_shards.max()),
             "fetches": float(self.fetches),
@@ -175,6 +179,7 @@ def shuffle_quality(
         ideal_shards=batch_sizes / (1 + (batch_sizes - 1) * same_shard),
         live_shards=live,
         needed_shards=needed,
+        carried_shards=_carried(met_batch, met_shard, sizes.size, batch_sizes.size),
         fetches=fetches,
         shard_spread=_spread(place, shard, sizes.size) / ((count + 1) / 3),
         file_displacement=_mean_distance(np.arange(count), ids, count),
@@ -224,6 +229,19 @@ def _live(
         batch[end] + 1, minlength=batches + 1
     )
     return np.cumsum(change)[:-1], begin.size
+
+
+def _carried(
+    batch: NDArray[np.int64], shard: NDArray[np.int64], shards: int, batches: int
+) -> NDArray[np.int64]:
+    """Count the shards with samples on both sides of each border between batches; ``batch`` ascends."""
+    first, last = np.zeros(shards, dtype=np.int64), np.zeros(shards, dtype=np.int64)
+    last[shard] = batch
+    first[shard[::-1]] = batch[::-1]
+    # One that lies in one batch alone begins and ends at the same border, and so counts nowhere.
+    change = np.bincount(first, minlength=batches) - np.bincount(last, minlength=batches)
+    carried: NDArray[np.int64] = np.cumsum(change)[:-1]
+    return carried
 
 
 def _pairs(batch_sizes: NDArray[np.int64], near: int) -> float:
