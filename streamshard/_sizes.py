@@ -23,6 +23,8 @@ _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*
 
 MAX_NUMBER_BITS = 2048
 """Numbers beyond this, far above every float, are mistakes: refused by name."""
+_MAX_TEXT = 600  # characters of a number of so many bits, and some
+_SHOWN_TEXT = 40
 
 
 def parse_bytes(value: int | str, *, name: str = "size") -> int:
@@ -38,12 +40,12 @@ def parse_count(value: int | str, *, name: str = "count") -> int:
     """Turn ``"1.5M"`` (1000-based: k, M, B, T) or an int into a count >= 0.
 
     Raises:
-        ValueError: not a number with one of these units; negative.
+        ValueError: not a number with one of these units; negative; ``"10.7"``, which is no whole number.
     """
-    return _parse(value, _COUNT_UNITS, name, "a count such as 1000000 or '1M'")
+    return _parse(value, _COUNT_UNITS, name, "a count such as 1000000 or '1M'", is_exact=True)
 
 
-def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> int:
+def _parse(value: int | str, units: dict[str, int], name: str, wanted: str, *, is_exact: bool = False) -> int:
     if not isinstance(value, str):
         number = as_integer(value)
         if number is None:
@@ -53,6 +55,9 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
         if is_huge(number):
             raise ValueError(f"{name}={shown(value)}: no such count can be meant; expected {wanted}")
         return number
+    if len(value) > _MAX_TEXT:
+        text = f"{value[:_SHOWN_TEXT]!r}…"
+        raise ValueError(f"{name}={text} ({len(value):,} characters): expected {wanted}")
     match = _NUMBER.fullmatch(value)
     unit = units.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
@@ -61,7 +66,10 @@ def _parse(value: int | str, units: dict[str, int], name: str, wanted: str) -> i
     whole, _, fraction = digits.partition(".")
     # Exact arithmetic: "0.1" of a large unit must not depend on binary floating point.
     scale: int = 10 ** len(fraction)
-    return (int(whole or "0") * scale + int(fraction or "0")) * unit // scale
+    found, rest = divmod((int(whole or "0") * scale + int(fraction or "0")) * unit, scale)
+    if rest and is_exact:
+        raise ValueError(f"{name}={value!r}: is no whole number; expected {wanted}")
+    return found
 
 
 def is_huge(value: object) -> bool:

@@ -45,6 +45,20 @@ def test_everything_else_is_refused_with_its_value(value):
         assert repr(value) in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["10.7", ".5", "0.0005k", "1.2345k"])
+def test_a_count_that_is_no_whole_number_is_refused_and_not_rounded(text):
+    with pytest.raises(ValueError, match=f"epoch_size='{text}': is no whole number"):
+        parse_count(text, name="epoch_size")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0." + "1" * 5000, "x" * 5000])
+def test_a_text_of_thousands_of_characters_is_refused_by_name_and_not_repeated(text):
+    for parse in (parse_bytes, parse_count):
+        with pytest.raises(ValueError, match=r"^epoch_size='.{40}'… \(5,00\d characters\): ") as caught:
+            parse(text, name="epoch_size")
+        assert len(str(caught.value)) < 150
+
+
 def test_sizes_are_shown_for_people():
     assert [format_bytes(n) for n in (0, 1023, 1536, 1 << 40, 1 << 60)] == [
         "0 B",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from torch.utils.data import get_worker_info
 from streamshard._sizes import as_integer, shown
 from streamshard.dataset.batching import Batching
 from streamshard.dataset.bundles import Bundling
+from streamshard.dataset.dropped import DropReport
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.handover import Beginning
 from streamshard.dataset.incidents import check_report
@@ -56,7 +56,7 @@ class Course:
         self._unit: Literal["samples", "batches"] = "samples"
         self._bundling: Bundling | None = None
         self._in_columns = False
-        self._has_reported = False
+        self._drops = DropReport(source.streams)
         self._left_out_before = LeftOut()
         self._left_out_at = (-1, -1)
 
@@ -138,6 +138,9 @@ class Course:
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch at its start.
 
+        One before the place where a state with other weights was loaded is given as in a run that always had the
+        present weights, and a warning of the log says so.
+
         Raises:
             ValueError: no whole number from 0 to 2**53 - 2, the last epoch that a state can name with the one after.
         """
@@ -147,7 +150,17 @@ class Course:
                 f"epoch={shown(epoch)}: states hold whole numbers up to 2**53 - 1, which all JSON readers keep, and "
                 f"name the epoch after this one at its end: expected at most {MAX_EPOCH}"
             )
-        self._turns.set_next(whole("epoch", epoch, MAX_EPOCH))
+        next_epoch = whole("epoch", epoch, MAX_EPOCH)
+        self._turns.set_next(next_epoch)
+        change = self._states.change_after(next_epoch)
+        if change is not None:
+            logger.warning(
+                "epoch %d begins before position %d of epoch %d, where this run went on with other weights or streams: "
+                "up to there it has the samples of a run that always had the present ones, not those that were given",
+                next_epoch,
+                change[1],
+                change[0],
+            )
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
         """Return where training stands, as a small JSON object.
@@ -334,19 +347,10 @@ class Course:
         self._turns.guard(iterator, is_finished, is_untouched)
 
     def _report_left_out(self, plan: BatchPlan, epoch: int) -> None:
-        """Say once what ``remainder="drop"`` leaves out, in a warning where it may be all of a small stream."""
-        if not plan.left_out or self._has_reported:
-            return
-        self._has_reported = True
-        left_out = self._states.order.left_out(plan, epoch)
-        text = ", ".join(
-            f"{count} samples of {self._source.streams[stream].stream}" for stream, count in left_out.items()
-        )
-        text = f"remainder='drop' leaves out {text} of each epoch; remainder='pad' leaves out nothing"
-        if self._states.order.unit(plan) is None:
-            logger.info("%s", text)
-        else:
-            warnings.warn(text, UserWarning, stacklevel=3)
+        if plan.left_out:
+            order = self._states.order
+            by_stream = order.unit(plan) is not None
+            self._drops.say(plan, epoch, order.left_out(plan, epoch), by_stream=by_stream)
 
     def _world(self) -> World:
         return self._topology.now(self._turns.world)

@@ -102,6 +102,16 @@ class States:
         is_other = not self.order.is_same(before)
         return Loaded(resumed.epoch, resumed.position, progress, is_other, resumed.notes)
 
+    def change_after(self, epoch: int) -> tuple[int, int] | None:
+        """Say at which epoch and position, after the start of ``epoch``, the run went on under other weights."""
+        splice = self.order.splice
+        if splice is None or (splice.epoch, splice.begin) <= (epoch, 0):
+            return None
+        # Where only batches are counted off anew, what comes before is what the run has given.
+        before = self.order.spliced(None).segments(splice.epoch)
+        is_same = any((each.begin, each.cursors) == (splice.begin, splice.cursors) for each in before)
+        return None if is_same else (splice.epoch, splice.begin)
+
     def differences(self, state: State) -> list[str]:
         """List what ``load`` would refuse a state for, each as "seed was 1 and is 2"; empty where it fits."""
         return differences(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamshard._sizes import shown
 from streamshard.errors import TopologyError
+
+_LISTED = 20
 
 REMAINDERS = ("pad", "drop", "exact")
 
@@ -54,7 +58,7 @@ class BatchPlan:
             )
         if self.global_batch_size > MAX_BATCH:
             raise ValueError(
-                f"global_batch_size={self.global_batch_size}: expected at most {MAX_BATCH} samples"
+                f"global_batch_size={shown(self.global_batch_size)}: expected at most {MAX_BATCH} samples"
             )
         if self.ranks < 1:
             raise TopologyError(f"ranks={self.ranks}: a job has at least one rank")
@@ -78,9 +82,12 @@ class BatchPlan:
         if self.remainder == "exact" and list(self.short or ()) != sorted(self.short or (), reverse=True):
             raise ValueError(f"short={self.short}: to be dealt out exactly, larger batches must come first")
         if self.remainder == "drop" and not self.start and not self.full_batches:
+            has = f"the epoch has {self.num_samples} samples"
+            if self.num_samples >= self.global_batch_size:
+                has += f", of no stream enough to fill a batch of one stream ({_listed(self.short or ())}),"
             raise TopologyError(
-                f"remainder 'drop' would drop everything: the epoch has {self.num_samples} samples and a "
-                f"global batch has {self.global_batch_size}; lower the batch size, or use remainder='pad'"
+                f"remainder='drop', as drop_last=True means, would drop everything: {has} and a global batch has "
+                f"{self.global_batch_size}; lower the batch size, or use remainder='pad', which gives them all"
             )
 
     @property
@@ -201,3 +208,8 @@ class BatchPlan:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise TopologyError(f"rank={rank}: this plan has {self.ranks} ranks, numbered from 0")
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    more = f" and {len(sizes) - _LISTED} more" if len(sizes) > _LISTED else ""
+    return ", ".join(map(str, sizes[:_LISTED])) + more

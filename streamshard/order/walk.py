@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard._sizes import shown
 from streamshard.errors import TopologyError
 from streamshard.order.keys import WHOLE_PASS, Key
 from streamshard.order.lane import LanePass
@@ -432,5 +433,5 @@ def _whole(name: str, value: object, least: int, most: int, error: type[ValueErr
         except TypeError:
             number = None
     if number is None or not least <= number <= most:
-        raise error(f"{name}={value!r}: expected an integer from {least} to {most}")
+        raise error(f"{name}={shown(value)}: expected an integer from {least} to {most}")
     return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
+from streamshard._sizes import shown
 from streamshard.errors import TopologyError
 
 
@@ -92,4 +93,4 @@ def _integer(name: str, value: object) -> int:
             return operator.index(value)  # type: ignore[arg-type] # this is the check
         except TypeError:
             pass
-    raise TopologyError(f"{name}={value!r}: expected an integer")
+    raise TopologyError(f"{name}={shown(value)}: expected an integer")

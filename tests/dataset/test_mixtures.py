@@ -149,6 +149,32 @@ def test_epochs_after_the_change_are_whole_and_set_epoch_keeps_the_change(places
     assert counts_of(epochs[0]) == {0: 15, 1: 15, 2: 30}
 
 
+def test_an_epoch_before_the_change_is_that_of_the_present_weights_and_that_is_said(places, caplog):
+    source = loader_of(streams_of(places, 5, 1, 1), epoch_size=60)
+    list(source)
+    _, state = take(source, 3)
+    present = {"streams": streams_of(places, 1, 1, 2), "epoch_size": 60}
+    loader, plain = loader_of(**present), loader_of(**present)
+    loader.load_state_dict(state)
+    caplog.clear()
+    loader.dataset.set_epoch(2)
+    assert caplog.text == ""
+    for epoch in (1, 0):
+        loader.dataset.set_epoch(epoch)
+        assert f"epoch {epoch} begins before position 18 of epoch 1, where" in caplog.text
+    assert [numbers_of(batch) for batch in loader] == [numbers_of(batch) for batch in plain]
+    # A state that changes nothing has nothing to say, also where it counts batches off anew.
+    caplog.clear()
+    for method in ("random", "per_stream"):
+        source = loader_of(**present, batching_method=method)
+        list(source)
+        _, state = take(source, 3)
+        loader = loader_of(**present, batching_method=method)
+        loader.load_state_dict(state)
+        loader.dataset.set_epoch(0)
+        assert caplog.text == ""
+
+
 def test_a_mixture_changes_within_the_run_and_a_state_goes_on_in_it(places):
     mixture = [(0, {"s0": 1, "s1": 0, "s2": 0}), ("0.09k", {"s0": 0, "s1": 1, "s2": 1})]
     arguments = {"epoch_size": 60, "mixture": mixture, "batching_method": "stratified"}
@@ -285,6 +311,33 @@ def test_b120_what_drop_leaves_out_is_said_once_with_streams_and_numbers(places)
     with pytest.warns(UserWarning, match=words):
         assert len(list(loader)) == 4
     assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("batching", ["random", "per_stream"])
+def test_a_rest_that_drop_leaves_nothing_of_is_said_before_it_ends_at_once(places, workers, batching, caplog):
+    streams = streams_of(places, 1, 1, None)
+    taken, state = take(loader_of(streams, 5, batching_method=batching), 21)
+    assert len(taken) == 105
+    arguments = {"batching_method": batching, "remainder": "drop"}
+    loader = loader_of(streams, 20, workers, **arguments)
+    loader.load_state_dict(state)
+    words = r"nothing of epoch 0: what is left of it after position 105, \d+ samples of stream .*, fills no "
+    with pytest.warns(UserWarning, match=words) as said:
+        assert list(loader) == []
+    assert len(said) == 1
+    assert len(loader) == 6  # the next epoch is whole, and 20 divides what each stream gives
+    assert [len(numbers_of(batch)) for batch in loader] == [20] * 6
+    # A rest that is cut short only is told apart from whole epochs, and each is said once.
+    loader = loader_of(streams, 50, **{**arguments, "batching_method": "random"})
+    _, state = take(loader_of(streams, 10), 1)
+    loader.load_state_dict(state)
+    with caplog.at_level(logging.INFO):
+        assert [len(list(loader)) for _ in range(3)] == [2, 2, 2]
+    lines = [record.getMessage() for record in caplog.records if "leaves out" in record.getMessage()]
+    assert len(lines) == 2
+    assert "of the rest of epoch 0;" in lines[0]
+    assert "of each epoch;" in lines[1]
 
 
 @pytest.mark.parametrize("batching", ["random", "stratified", "per_stream", "device_per_stream"])

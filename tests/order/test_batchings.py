@@ -217,8 +217,13 @@ def test_device_batches_must_be_equal():
 
 def test_drop_that_would_drop_everything_is_refused():
     order = order_of(([[3], [3]], [3, 3], "sliding", 1), "per_stream")
-    with pytest.raises(TopologyError, match="drop everything"):
+    words = r"drop everything: .* 6 samples, of no stream enough to fill a batch .*\(3, 3\), and a global batch has 4"
+    with pytest.raises(TopologyError, match=words):
         order.plan(0, 0, global_batch_size=4, remainder="drop")
+    with pytest.raises(
+        TopologyError, match=r"drop everything: the epoch has 6 samples and a global batch has 8"
+    ):
+        order.plan(0, 0, global_batch_size=8, remainder="drop")
 
 
 def test_of_one_stream_the_method_means_nothing():

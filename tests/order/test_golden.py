@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import Order
+from streamshard.order.epoch import BATCHINGS, Order
 from streamshard.order.walk import Walk
 
 GOLDEN = Path(__file__).with_name("golden_order.json")
@@ -60,6 +60,16 @@ def huge(case):
     return order.rank_batches(plan, 10**6, 3, 4, 1, 41).samples.tolist()
 
 
+def mixed(batching):
+    """A batch of one of 64 ranks in the midst of epoch 10**6, which takes 10**12 samples of three streams."""
+    streams = [(10**4, 6 * 10**7), (3000, 10**8), (10, 10**9)]  # of which the last one is walked ten times
+    walks = [Walk(np.full(shards, size), seed=17, stream=n) for n, (shards, size) in enumerate(streams)]
+    order = Order(walks, [6 * 10**11, 3 * 10**11, 10**11], batching=batching)
+    plan = order.plan(10**6, 0, global_batch_size=64 * 6, ranks=64)
+    batch = 2_345_678_901
+    return order.rank_batches(plan, 10**6, batch, batch + 1, 1, 41).samples.tolist()
+
+
 @pytest.fixture(scope="module")
 def golden():
     return json.loads(GOLDEN.read_text(encoding="utf-8"))
@@ -75,6 +85,11 @@ def test_the_order_of_1e12_samples_is_what_it_always_was(case, golden):
     found = huge(case)
     assert found == golden[f"10**12, {case}"]
     assert all(0 <= sample < 10**12 for sample in found)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_the_order_of_1e12_samples_of_three_streams_is_what_it_always_was(batching, golden):
+    assert mixed(batching) == golden[f"10**12 of three streams, {batching}"]
 
 
 def test_the_far_end_of_1e12_unshuffled_samples_can_be_checked_by_eye():
@@ -94,4 +109,6 @@ if __name__ == "__main__":
         known.setdefault(name, small(name))
     for name in HUGE:
         known.setdefault(f"10**12, {name}", huge(name))
+    for name in BATCHINGS:
+        known.setdefault(f"10**12 of three streams, {name}", mixed(name))
     GOLDEN.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
