@@ -133,17 +133,19 @@ def block_edge(block: int, num_pieces: int, window: int, numerator: int, denomin
 
 
 def live_blocks(lanes: Lanes, window: int) -> NDArray[np.int64]:
-    """Give the pieces of which some samples may be read and some not, in each lane's first and last blocks.
+    """Give the pieces of which some samples may be read and some not, in each lane's first, last, and other blocks.
 
     Where a lane's first block is a small one, others are still in theirs when it turns to the next: so the larger
-    of both counts. Shape (2, C).
+    of both counts. Lanes of two blocks have no others: in the midst of a pass each may be in its
+    larger one. Shape (3, C).
     """
-    live = np.empty((2, lanes.count), dtype=np.int64)
+    live = np.empty((3, lanes.count), dtype=np.int64)
     for lane, pieces in enumerate(np.diff(lanes.lane_pieces).tolist()):
         blocks = -(-pieces // window)
         edges = [block_edge(at, pieces, window, *bit_reversed(lane, lanes.count)) for at in (1, blocks - 1)]
         usual = -(-pieces // max(1, blocks))
-        live[:, lane] = max(edges[0], usual), max(pieces - edges[1], usual)
+        first, last = max(edges[0], usual), max(pieces - edges[1], usual)
+        live[:, lane] = first, last, max(first, last) if blocks <= 2 else usual
     return live
 
 
