@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.contest import OURS
 
-MOST_LIVE, LIVE, NEEDED = "live_shards_max", "live_shards_mean", "needed_shards_mean"
+CARRIED, MOST_LIVE = "carried_shards_max", "live_shards_max"
+LIVE, NEEDED = "live_shards_mean", "needed_shards_mean"
 MEASURE = "overall_shards"
 _EDGE = (
     0.98  # a working set that is 2 % below the least of a curve counts as that: lanes turn in other batches
@@ -19,6 +20,7 @@ _COLUMNS = {
     "needed, mean": "needed_shards_mean",
     "needed, most": "needed_shards_max",
     "live, most": "live_shards_max",
+    "carried, most": "carried_shards_max",
     "effective": "effective_shards",
     "overall": "overall_shards",
     "ideal": "ideal_shards",
@@ -75,8 +77,11 @@ def beside(
 def _curves(
     rows: Sequence[Mapping[str, Any]], of: Mapping[str, Any], working_set: str, measure: str
 ) -> dict[int, list[tuple[float, float]]]:
-    """Lanes -> (working set, measure) of our ``sliding`` on the dataset of a row, ascending."""
-    curves: dict[int, list[tuple[float, float]]] = {}
+    """Lanes -> (working set, measure) of our ``sliding`` on the dataset of a row, ascending.
+
+    Of two windows with the same working set the better one counts, as a user would take it.
+    """
+    curves: dict[int, dict[float, float]] = {}
     for row in rows:
         if (row["party"], row["order"], row["shards"], row["sizes"]) == (
             OURS,
@@ -84,8 +89,9 @@ def _curves(
             of["shards"],
             of["sizes"],
         ):
-            curves.setdefault(row["lanes"], []).append((row[working_set], row[measure]))
-    return {lanes: sorted(set(points)) for lanes, points in curves.items()}
+            points = curves.setdefault(row["lanes"], {})
+            points[row[working_set]] = max(row[measure], points.get(row[working_set], 0))
+    return {lanes: sorted(points.items()) for lanes, points in curves.items()}
 
 
 def _between(curve: Sequence[tuple[float, float]], at: float) -> float | None:
@@ -137,18 +143,21 @@ def _window(row: Mapping[str, Any]) -> str:
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
-        "| shards | peer's order | settings | most live, any lanes | live, any lanes | live, same lanes | "
-        "needed, any lanes | worse end: theirs | ours |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| shards | peer's order | settings | carried, any lanes | carried, same lanes | live, any lanes | "
+        "live, same lanes | most live, any lanes | most live, same lanes | needed, any lanes | "
+        "worse end: theirs | ours |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    by = {key: list(beside(rows, key)) for key in (MOST_LIVE, LIVE, NEEDED)}
+    by = {key: list(beside(rows, key)) for key in (CARRIED, MOST_LIVE, LIVE, NEEDED)}
     order = sorted(range(len(by[NEEDED])), key=lambda number: by[NEEDED][number].shards)
-    for most, live, needed in ((by[MOST_LIVE][n], by[LIVE][n], by[NEEDED][n]) for n in order):
+    for n in order:
+        carried, most, live, needed = (by[key][n] for key in (CARRIED, MOST_LIVE, LIVE, NEEDED))
         theirs = _ends([r for r in rows if (r["order"], r["shards"]) == (needed.order, needed.shards)])
         ours = _ends(
             [r for r in rows if r["order"] == "sliding" and r["shards"] == needed.shards and r["default"]]
         )
-        ratios = [most.any_lanes, live.any_lanes, live.same_lanes, needed.any_lanes]
+        pairs = [(each.any_lanes, each.same_lanes) for each in (carried, live, most)]
+        ratios = [*(ratio for pair in pairs for ratio in pair), needed.any_lanes]
         lines.append(
             f"| {needed.shards:,} | {needed.order} | {len(needed.any_lanes)} | "
             f"{' | '.join(map(_spread, ratios))} | {theirs:.2f} | {ours:.2f} |"

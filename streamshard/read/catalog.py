@@ -14,6 +14,7 @@ from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
 from streamshard.read.sample_check import SideFile
+from streamshard.read.shared_index import remote_index
 from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, known_index, node_index
 from streamshard.storage.blob import Blob
 
@@ -46,6 +47,8 @@ def load_index(store: Store, *, split: str | None = None, tables: Path | None = 
     if tables is not None and path is not None and (known := known_index(path, tables)) is not None:
         return known
     try:
+        if tables is not None and path is None:
+            return remote_index(store, key, source=source, directory=tables)
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:
         raise BlobNotFoundError(explain_missing_index(store, split, source)) from error

@@ -24,6 +24,7 @@ from streamshard.format.table_bytes import VERSION, Unpacked, pack_table, unpack
 from streamshard.read.disks import is_local_device
 from streamshard.storage.blob import open_regular
 from streamshard.storage.cache_directory import shared_directory
+from streamshard.storage.once import once
 from streamshard.storage.store import is_temporary, replacing
 
 logger = logging.getLogger(__name__)
@@ -69,20 +70,34 @@ def node_index(text: bytes, digest: str, *, source: str, directory: Path) -> Ind
     """
     if len(text) < KEPT_FROM_NBYTES:
         return parse_index(text, source=source)
+
+    def made(_: object = None) -> Index:
+        return make_table(text, digest, source=source, directory=directory)
+
     try:
-        path = _path_of(digest, directory)
-    except StorageError as error:
-        logger.debug("no table of shards is kept: %s", error)
-        return parse_index(text, source=source)
-    found = open_table(path, digest)
-    if found is not None:
-        return found
+        path = table_path(digest, directory)
+        found = open_table(path, digest)
+        if found is not None:  # also where nothing can be written
+            return found
+        shared_directory(directory).make(path.parent)
+        name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=DIGEST_NBYTES).hexdigest()
+        return once(
+            path.with_name(f"{name}.lock"), place=directory, ready=lambda: open_table(path, digest), make=made
+        )
+    except (StorageError, OSError) as error:
+        logger.debug("no table of shards is shared: %s", error)
+        return made()
+
+
+def make_table(text: bytes, digest: str, *, source: str, directory: Path) -> Index:
+    """Parse an index and leave its table for other processes, if that can be. Takes no lock."""
     index = parse_index(text, source=source)
     try:
+        path = table_path(digest, directory)
         shared_directory(directory).make(path.parent)
         _write(path, index, digest)
     except (StorageError, OSError) as error:
-        logger.debug("%s: the table of shards cannot be kept: %s", path, error)
+        logger.debug("no table of shards is kept: %s", error)
         return index
     _sweep(path)
     return open_table(path, digest) or index
@@ -105,17 +120,23 @@ def known_index(file: Path, directory: Path) -> tuple[Index, str] | None:
             while count := text.readinto(piece):
                 hashed.update(piece[:count])
         digest = hashed.hexdigest()
-        index = open_table(_path_of(digest, directory), digest)
+        index = open_table(table_path(digest, directory), digest)
     except (OSError, StorageError):
         return None
     return None if index is None else (index, digest)
 
 
-def _path_of(digest: str, directory: Path) -> Path:
+def table_path(digest: str, directory: Path) -> Path:
+    """Give where a table lies. Raises as ``tables_folder``."""
+    return tables_folder(directory) / f"{digest}{_SUFFIX}"
+
+
+def tables_folder(directory: Path) -> Path:
+    """Give where a cache directory has its tables. Raises StorageError where a link is on the way."""
     place = shared_directory(directory)
-    path = place.hidden / _FOLDER / f"{digest}{_SUFFIX}"
-    place.refuse_links(path.parent)
-    return path
+    folder = place.hidden / _FOLDER
+    place.refuse_links(folder)
+    return folder
 
 
 def open_table(path: Path, digest: str) -> MappedIndex | None:
@@ -171,6 +192,6 @@ def _sweep(path: Path) -> None:
         for other in path.parent.iterdir():
             age = now - other.lstat().st_mtime
             if (is_temporary(other.name) and age > _UNFINISHED_S) or (
-                other.name.endswith(".table") and age > _UNUSED_S
+                other.name.endswith((".table", ".note")) and age > _UNUSED_S
             ):
                 other.unlink(missing_ok=True)

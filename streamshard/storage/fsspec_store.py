@@ -22,9 +22,17 @@ from streamshard.storage.cancel import check_cancelled, run_bounded
 from streamshard.storage.providers import provider_of
 from streamshard.storage.redact import Redactor, public_url
 from streamshard.storage.retry import RetryPolicy, call_with_retry
-from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
+from streamshard.storage.store import (
+    Version,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_range,
+    check_size,
+    replacing,
+)
 from streamshard.storage.together import Tell, together
-from streamshard.storage.windows import PART_NBYTES, Window, read_pieces, remote_size
+from streamshard.storage.windows import PART_NBYTES, Window, read_pieces, remote_size, remote_version
 
 T = TypeVar("T")
 
@@ -99,6 +107,10 @@ class FsspecStore:
     def size(self, key: str) -> int:
         check_key(key, self.url)
         return self._call("look at", key, lambda fs, path: remote_size(fs, path))
+
+    def version(self, key: str) -> Version:
+        check_key(key, self.url)
+        return self._call("look at", key, lambda fs, path: remote_version(fs, path))
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         nbytes = self.size(key)

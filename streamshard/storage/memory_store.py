@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from streamshard.errors import BlobNotFoundError, StorageError
-from streamshard.storage.store import check_key, check_limit, check_prefix, check_range, check_size, replacing
+from streamshard.storage.store import (
+    Version,
+    check_key,
+    check_limit,
+    check_prefix,
+    check_range,
+    check_size,
+    replacing,
+)
 
 # One space of names for the whole process, as a bucket is one for the whole world: two stores of one URL
 # agree. Single operations on a dict are atomic, so that only listing takes the lock.
@@ -29,6 +38,10 @@ class MemoryStore:
 
     def size(self, key: str) -> int:
         return len(self._find(key))
+
+    def version(self, key: str) -> Version:
+        payload = self._find(key)
+        return Version(len(payload), hashlib.blake2b(payload, digest_size=16).hexdigest())
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         payload = self._find(key)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,19 @@ _TEMPORARY_SUFFIX = ".streamshard-tmp"
 
 # One piece of a copy: large enough for speed, small enough that many threads' pieces fit in memory.
 COPY_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a place says of a file without reading it.
+
+    Attributes:
+        nbytes: its size.
+        tag: a short text that is another one whenever the content is; None where the place gives none.
+    """
+
+    nbytes: int
+    tag: str | None = None
 
 
 class Store(Protocol):
@@ -31,6 +45,9 @@ class Store(Protocol):
 
     def size(self, key: str) -> int:
         """Bytes of the file ``key``."""
+
+    def version(self, key: str) -> Version:
+        """Size and tag of the file ``key``, for the price of ``size``."""
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         """The whole file; StorageError if it has more than ``limit`` bytes."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from streamshard.errors import StorageError
 from streamshard.storage.failures import http_status
 from streamshard.storage.redact import public_url
-from streamshard.storage.store import check_size
+from streamshard.storage.store import Version, check_size
 
 # A window is what one call reads: several pieces at once, because one connection to a bucket is slow.
 _PIECE_NBYTES = 4 << 20
@@ -16,6 +17,11 @@ PART_NBYTES = _PIECE_NBYTES
 _BEYOND_THE_END = 416  # how a server refuses a range of which it has nothing
 _WINDOW_NBYTES = 4 * _PIECE_NBYTES
 _SMALLEST_WINDOW_NBYTES = 64 << 10
+
+
+# S3 and HTTP; Google and Azure; Hugging Face.
+_TAGS = ("ETag", "etag", "blob_id")
+_MAX_TAG = 200
 
 
 class Window:
@@ -78,6 +84,11 @@ def read_pieces(
 
 def remote_size(fs: Any, path: str) -> int:
     """Bytes of a file; FileNotFoundError if it is missing or a directory."""
+    return remote_version(fs, path).nbytes
+
+
+def remote_version(fs: Any, path: str) -> Version:
+    """Size and tag of a file; FileNotFoundError if it is missing or a directory."""
     fs.invalidate_cache(path)
     info = fs.info(path)
     if info.get("type") == "directory":
@@ -87,4 +98,15 @@ def remote_size(fs: Any, path: str) -> int:
         raise StorageError(
             f"{public_url(path)}: the server does not tell its size, which is needed to read it safely"
         )
-    return nbytes
+    return Version(nbytes, _tag(info))
+
+
+def _tag(info: Mapping[str, Any]) -> str | None:
+    """Find what changes with the content. Times of change do not: two contents may have the same second."""
+    for name in _TAGS:
+        tag = info.get(name)
+        if (
+            isinstance(tag, str) and 0 < len(tag) <= _MAX_TAG and not tag.startswith("W/")
+        ):  # that is a weak one
+            return f"{name} {tag}"
+    return None

@@ -27,6 +27,7 @@ def test_file_order():
     assert found.effective_shards.tolist() == [1.0] * 20
     assert found.ideal_shards == pytest.approx([expected_ideal()] * 20)
     assert found.live_shards.tolist() == found.needed_shards.tolist() == [1] * 20
+    assert found.carried_shards.tolist() == [1, 0] * 9 + [1]  # two batches a shard
     assert found.fetches == SHARDS
     assert found.file_displacement == found.epoch_displacement == 0
     # Two of m neighbours are (m + 1) / 3 apart on the average, two of all N (N + 1) / 3.
@@ -47,6 +48,7 @@ def test_perfect_interleave():
     assert found.effective_shards.tolist() == [10.0] * 20
     assert found.first == found.last == 1
     assert found.live_shards.tolist() == [10] * 20
+    assert found.carried_shards.tolist() == [10] * 19
     assert found.shard_spread == pytest.approx(10 * (PER_SHARD + 1) / (N + 1))
     chance_together = (BATCH - 1) / (N - 1)
     assert found.same_shard_together == pytest.approx(1 / 39 / chance_together)
@@ -82,6 +84,7 @@ def test_a_shard_that_idles_is_live_but_not_needed():
     found = shuffle_quality(order, sizes, 2, idle=0.2)
     assert found.live_shards.tolist() == [1] + [2] * 18 + [1]
     assert found.needed_shards.tolist() == [1] * 20
+    assert found.carried_shards.tolist() == [1] + [2, 1] * 9  # shard 0, and every second time another one
     assert found.fetches == 11
     assert shuffle_quality(order, sizes, 2, idle=1).needed_shards.tolist() == found.live_shards.tolist()
 

@@ -18,6 +18,8 @@ from streamshard.errors import (
     StorageError,
 )
 from streamshard.storage import RetryPolicy, open_store
+from streamshard.storage.store import Version
+from streamshard.storage.windows import remote_version
 from tests.support.store_contract import StoreContract
 from tests.support.stub_filesystem import StubFileSystem
 
@@ -36,6 +38,8 @@ def open_stub(**options: Any) -> Any:
 
 
 class TestContractOnAFileSystemWithoutAsync(StoreContract):
+    gives_tags = False
+
     @pytest.fixture
     def store(self) -> Any:
         return open_stub()
@@ -291,3 +295,26 @@ def test_stores_in_one_process_share_a_client_where_only_the_prefix_differs(
     other = open_store("stub://root/0", storage_options={"anon": True}, retry=QUICK)
     assert other.read("a") == b"0"
     assert len(StubFileSystem.made_with) == 2
+
+
+@pytest.mark.parametrize(
+    ("info", "tag"),
+    [
+        ({"ETag": '"abc"', "LastModified": "today"}, 'ETag "abc"'),
+        ({"etag": "CJK="}, "etag CJK="),
+        ({"blob_id": "0123"}, "blob_id 0123"),
+        ({"ETag": 'W/"abc"'}, None),  # the same for contents that mean the same
+        ({"ETag": ""}, None),
+        ({"ETag": "x" * 201}, None),
+        ({"ETag": 5, "mtime": 7.0, "Last-Modified": "today"}, None),
+    ],
+)
+def test_a_tag_is_what_changes_with_the_content(info: dict[str, Any], tag: str | None) -> None:
+    class Answering:
+        def invalidate_cache(self, path: str) -> None:
+            pass
+
+        def info(self, path: str) -> dict[str, Any]:
+            return {"type": "file", "size": 9, **info}
+
+    assert remote_version(Answering(), "x") == Version(9, tag)

@@ -16,6 +16,8 @@ QUICK = RetryPolicy(attempts=2, backoff_s=0.001)
 
 
 class TestContract(StoreContract):
+    gives_tags = False
+
     @pytest.fixture
     def store(self, tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
         return LocalStore(tmp_path_factory.mktemp("store"), retry=QUICK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", '"0"')
+        self.send_header("ETag", f'"{zlib.crc32(content):08x}"')
         self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
         if status == 206:
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")

@@ -31,6 +31,8 @@ ESCAPES = ["../x", "a/../../x", "/etc/hostname", "a//b", "", ".", "..", "a/..", 
 class StoreContract:
     """Inherit, and define the fixture ``store``: an empty store."""
 
+    gives_tags = True
+
     def test_what_was_put_is_read_back_whole(self, store: Any, tmp_path: Path) -> None:
         source = tmp_path / "source"
         source.write_bytes(BODY)
@@ -131,6 +133,19 @@ class StoreContract:
         assert store.list("a") == ["a/1", "a/2", "a/x/y", "ab"]
         assert store.list("a/x") == ["a/x/y"]
         assert store.list("zzz/") == []
+
+    def test_a_version_is_another_one_as_soon_as_the_content_is(self, store: Any) -> None:
+        store.put_bytes("versioned", b"one")
+        before = store.version("versioned")
+        assert before == store.version("versioned")
+        assert before.nbytes == 3
+        assert (before.tag is not None) is self.gives_tags
+        store.put_bytes("versioned", b"two")
+        after = store.version("versioned")
+        assert after.nbytes == 3
+        assert (after != before) is self.gives_tags
+        with pytest.raises(BlobNotFoundError):
+            store.version("missing")
 
     def test_a_change_is_seen_at_once(self, store: Any) -> None:
         assert not store.exists("d/a")
