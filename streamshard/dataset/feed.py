@@ -30,6 +30,8 @@ _CHUNK_SAMPLES = 8192
 # Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
 _SAMPLES_PER_STREAM = 16
 _AHEAD_CHUNKS = 64
+# Samples that one look into the order is for: it costs as much as reading ten blobs.
+_LOOKED_UP = 2048
 # Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
 _LOOKED_UP_PER_STREAM = 64
 
@@ -126,7 +128,8 @@ class Share:
         first = self.worker + self.skip * self.workers
         # Each look into the order costs something for every stream, so of many streams more is looked up at once.
         size = max(1, self.plan.global_batch_size // self.plan.ranks)
-        most = max(batches_at_once, _LOOKED_UP_PER_STREAM * len(self.order.walks) // size)
+        looked_up = max(_LOOKED_UP, _LOOKED_UP_PER_STREAM * len(self.order.walks))
+        most = max(batches_at_once, looked_up // size)
         count = 1
         while first < last:
             end = min(last, first + count * self.workers)

@@ -34,6 +34,8 @@ Ids = NDArray[np.int64]
 
 FEW = 32
 """Fewer rows than this are quicker one by one than through NumPy, whose some 20 calls cost as much as 40 rows."""
+MALFORMED = (FormatError, UnicodeDecodeError, struct.error)
+"""What ``SampleDecoder.quick_row`` raises."""
 # Arrays up to this size are cut out of one block per call; larger ones would keep the whole block alive.
 _BLOCK_NBYTES = 4096
 
@@ -59,6 +61,10 @@ class SampleDecoder:
     Made by :meth:`streamshard.format.schema.Schema.decoder`. Values are those of mosaicml-streaming: ``int``
     gives Python ints, ``uint8`` ... ``float64`` NumPy scalars, arrays are read-only unless asked otherwise.
     Every length is checked against its sample's bounds before anything is cut out.
+
+    Attributes:
+        columns: names of the wanted columns.
+        quick_row: does what ``row`` does, for bytes and maps only, but does not say what is wrong.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class SampleDecoder:
         values = [
             Value(c.name, c.kind, c.size, self._head + c.before, c.variable_before, c.row) for c in self._plan
         ]
-        self._quick_row = row_function(values, num_variable, self._least)
+        self.quick_row = row_function(values, num_variable, self._least)
         self._build_rows = rows_function(tuple((c.name, c.kind) for c in self._plan))
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
@@ -126,8 +132,8 @@ class SampleDecoder:
     def row(self, buffer: Buffer, begin: int, end: int) -> dict[str, Any]:
         """Decode the sample at ``buffer[begin:end]``, with 0 <= begin <= end <= len(buffer). Raises as ``one``."""
         try:
-            return self._quick_row(buffer, begin, end)
-        except (FormatError, UnicodeDecodeError, struct.error):
+            return self.quick_row(buffer, begin, end)
+        except MALFORMED:
             return self._step_by_step(buffer, begin, end)  # which says what is wrong
 
     def many(self, buffer: Buffer | memoryview, begins: Ids, ends: Ids) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from streamshard.read.raw_file import RawFile
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Callable
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -161,6 +162,15 @@ class ShardReader:
             return [decode(mapped, offsets[row], offsets[row + 1]) for row in numbers]
         except FormatError as error:
             raise self._explained(error, rows) from error
+
+    def in_place(self) -> tuple[Callable[[Buffer, int, int], dict[str, Any]], Buffer, memoryview] | None:
+        """What many rows of several shards are decoded with in one loop: the decoder's ``quick_row``, the file's map,
+        whose size was just checked, and where each row begins and the last one ends.
+
+        None where rows are to be read, asked for ahead, or checked with their hashes.
+        """
+        mapped = None if self._advises or self._check is not None else self._file.mapped()
+        return None if mapped is None else (self._decoder.quick_row, mapped, self._offsets)
 
     def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """Return samples column-wise: arrays for fixed-size columns, else lists. Raises as ``samples``."""

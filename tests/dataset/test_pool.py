@@ -1,0 +1,98 @@
+"""ShardPool: a few samples of each of several open shards, in one loop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamshard import MDSWriter, StreamingDataset
+from streamshard.dataset.pool import ShardPool
+from streamshard.errors import ChecksumError, FormatError
+
+COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
+SAMPLES = [{"blob": bytes([n]) * (n * 70), "name": f"ü{n}", "number": -n} for n in range(60)]
+ORDER = np.random.default_rng(5).permutation(60)[:50]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=1 << 14, sample_hash="xxh64") as writer:
+        for sample in SAMPLES:
+            writer.write(sample)
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def visits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples were read by visiting their shards, call by call."""
+    found: list[int] = []
+    gather = ShardPool._gather
+
+    def counted(self: ShardPool, samples: Any, *functions: Any) -> Any:
+        found.append(len(samples))
+        return gather(self, samples, *functions)
+
+    monkeypatch.setattr(ShardPool, "_gather", counted)
+    return found
+
+
+def pool_of(directory: Path, **options: Any) -> ShardPool:
+    return ShardPool(StreamingDataset(local=directory, **options)._source)
+
+
+def test_samples_of_open_shards_are_decoded_in_their_own_order(directory: Path, visits: list[int]) -> None:
+    pool = pool_of(directory)
+    assert len(list(directory.glob("*.mds"))) > 5
+    expected = [SAMPLES[number] for number in ORDER]
+    assert pool.samples(ORDER) == expected
+    assert pool.samples(ORDER) == expected
+    assert pool.columns(ORDER)["name"] == [sample["name"] for sample in expected]
+    assert visits == [50]
+
+
+def test_shards_used_in_one_loop_are_the_last_to_be_closed(directory: Path, visits: list[int]) -> None:
+    pool = ShardPool(pool_of(directory)._source, capacity=2)
+    second = int(pool._source.begins[1])
+    pool.samples(np.array([0, second]))
+    pool.samples(np.array([0]))  # in one loop
+    pool.samples(np.array([int(pool._source.begins[2])]))
+    visits.clear()
+    assert pool.samples(np.array([0])) == SAMPLES[:1]
+    assert visits == []
+
+
+def test_a_malformed_sample_in_the_loop_is_named(directory: Path) -> None:
+    pool = pool_of(directory)
+    pool.samples(ORDER)
+    shard = directory / "shard.00001.mds"
+    content = bytearray(shard.read_bytes())
+    begin = int.from_bytes(content[4:8], "little")
+    content[begin : begin + 4] = b"\xff\xff\xff\xff"
+    with shard.open("r+b") as file:
+        file.write(content)
+    with pytest.raises(FormatError, match=r"shard.00001.mds.*row 0, .*length words"):
+        pool.samples(ORDER)
+
+
+def test_a_file_cut_while_it_is_open_is_an_error_and_no_crash(directory: Path) -> None:
+    pool = pool_of(directory)
+    pool.samples(ORDER)
+    os.truncate(directory / "shard.00001.mds", 100)
+    with pytest.raises(FormatError, match=r"shard.00001.mds.*was cut or replaced"):
+        pool.samples(ORDER)
+
+
+def test_hashes_are_checked_where_they_are_asked_for(directory: Path, visits: list[int]) -> None:
+    pool = pool_of(directory, validate_samples=True)
+    assert pool.samples(ORDER) == pool.samples(ORDER)
+    assert visits == [50, 50]
+    shard = directory / "shard.00001.mds"
+    with shard.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x01")
+    with pytest.raises(ChecksumError):
+        pool.samples(np.arange(60))
