@@ -170,7 +170,7 @@ class ShardReader:
         None where rows are to be read, asked for ahead, or checked with their hashes.
         """
         mapped = None if self._advises or self._check is not None else self._file.mapped()
-        return None if mapped is None else (self._decoder.quick_row, mapped, self._offsets)
+        return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
     def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """Return samples column-wise: arrays for fixed-size columns, else lists. Raises as ``samples``."""
