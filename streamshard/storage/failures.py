@@ -48,12 +48,14 @@ _DENIED_CLASSES = frozenset(
         "TokenRetrievalError",
     }
 )  # fmt: skip
+# paramiko's, whose parent stands for all that can go wrong with a connection.
+_REFUSED_BY_SSH = frozenset({"AuthenticationException", "BadHostKeyException"})
 _TRANSIENT_CLASSES = frozenset(
     {
         "ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError", "HTTPException",
         "IncompleteRead",
         "IncompleteReadError", "ProtocolError", "ResponseParserError", "ResponseStreamingError",
-        "ServerDisconnectedError", "ServiceRequestError", "ServiceResponseError", "TransportError",
+        "SSHException", "ServerDisconnectedError", "ServiceRequestError", "ServiceResponseError", "TransportError",
     }
 )  # fmt: skip
 _MOST_LINKS = 20
@@ -71,7 +73,9 @@ def classify(error: BaseException) -> Failure:
     if isinstance(error, StreamshardError):
         return _classify_ours(error)
     for link in _chain(error):
-        # First, because aiohttp puts a made-up status 400 beneath an answer that was cut.
+        if _names(link) & _REFUSED_BY_SSH:
+            return Failure.DENIED
+        # Next, because aiohttp puts a made-up status 400 beneath an answer that was cut.
         if _names(link) & _TRANSIENT_CLASSES:
             return Failure.TRANSIENT
         verdict = _from_answer(link)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamshard.errors import StorageError, WrongSizeError
 
-_TEMPORARY_SUFFIX = ".streamshard-tmp"
+TEMPORARY_SUFFIX = ".streamshard-tmp"
 
 # One piece of a copy: large enough for speed, small enough that many threads' pieces fit in memory.
 COPY_NBYTES = 1 << 20
@@ -148,7 +148,7 @@ def check_size(found: int, expected: int | None, what: str) -> None:
 
 def is_temporary(name: str) -> bool:
     """Whether ``name`` is one that ``replacing`` gives to unfinished files."""
-    return name.endswith(_TEMPORARY_SUFFIX)
+    return name.endswith(TEMPORARY_SUFFIX)
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     With ``durable``, file and directory are on the disk before the block is left.
     """
     # The name is short whatever the length of the final one.
-    temporary = path.with_name(f".{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
+    temporary = path.with_name(f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         if durable:
