@@ -165,15 +165,20 @@ class _Root:
         merged = merge_parts(parts)
         for store in self._stores:
             _refuse_to_lose_shards(store, merged)
-        text = index_text(merged.shards, merged.extra)
         for store in self._stores:
-            path = store.local_path(INDEX_BASENAME)
-            if path is None:
-                store.put_bytes(INDEX_BASENAME, text)
-            else:
-                publish_file(path.parent, path.name, [text])
+            publish_index(store, merged)
         if len(self._stores) == 2 and not self._keep_local:
             self._stores[0].delete(INDEX_BASENAME)
+
+
+def publish_index(store: Store, index: Index) -> None:
+    """Put an index in place whole, so that a reader finds it, the one before it, or none."""
+    text = index_text(index.shards, index.extra)
+    path = store.local_path(INDEX_BASENAME)
+    if path is None:
+        store.put_bytes(INDEX_BASENAME, text)
+    else:
+        publish_file(path.parent, path.name, [text])
 
 
 def merge_parts(parts: Sequence[Part]) -> Index:
