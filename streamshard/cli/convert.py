@@ -70,6 +70,10 @@ class _ConvertCommand(click.Command):
     help="Hash of each file (xxh64), or none; repeatable.",
 )
 @click.option("--workers", type=int, metavar="N", help="Processes (default: one for each CPU).")
+@click.option("--engine", type=click.Choice(["local", "ray"]), help="Processes here, or a Ray cluster.")
+@click.option("--address", metavar="ADDRESS", help="Of the Ray cluster (auto, local, HOST:PORT).")
+@click.option("--task-cpus", type=float, metavar="N", help="CPUs that Ray reserves for a task (1).")
+@click.option("--task-memory", metavar="SIZE", help="Memory that Ray reserves for a task (4gb).")
 @click.option("--shuffle", type=int, metavar="[=SEED]", help="Permute all records; seed 0 if not given.")
 @click.option("--check/--no-check", default=True, help="Decode every image once (default).")
 @click.option(
@@ -127,6 +131,7 @@ def command(
     rename: tuple[str, ...],
     recipe_options: tuple[str, ...],
     max_errors: str | None,
+    task_memory: str | None,
     dry_run: bool,
     split: str | None,
     where: tuple[str, ...],
@@ -141,6 +146,7 @@ def command(
     # No linear algebra is done here. Without the threads that NumPy's library would start, and could not take along,
     # worker processes can be copies of this one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from streamshard._sizes import parse_bytes
     from streamshard.cli._progress import terminal_progress
     from streamshard.convert import job
     from streamshard.convert.conditions import parse_where
@@ -178,6 +184,7 @@ def command(
             where=parse_where(where),
             tokenize=parse_tokenize(tokenize),
             fetch=FetchLimits.parse(fetch_limits, private=fetch_private) if fetch else None,
+            task_memory=None if task_memory is None else parse_bytes(task_memory, name="task_memory"),
             max_errors=None if max_errors is None else parse_max_errors(max_errors),
             **{name: value for name, value in rest.items() if value is not None},
         )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from streamshard.convert.engine import Engine
 from streamshard.convert.journal import Journal
 from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin
-from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping, settled_shaping
@@ -36,7 +36,7 @@ class Intake:
         origins: Sequence[Origin],
         options: ConvertOptions,
         journal: Journal,
-        workers: Workers,
+        workers: Engine,
         progress: Progress,
         images: ImageSettings,
     ) -> None:

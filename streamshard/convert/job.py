@@ -18,6 +18,7 @@ import numpy as np
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
 from streamshard.convert.earlier import EarlierOutput
+from streamshard.convert.engine import Engine, num_processes, open_engine
 from streamshard.convert.fetch_limits import DEFAULT_AT_ONCE
 from streamshard.convert.intake import Intake, Scanned
 from streamshard.convert.journal import Done, Journal, work_directory
@@ -27,7 +28,6 @@ from streamshard.convert.origins import Origin, find_origins
 from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
 from streamshard.convert.problems import REJECTED_BASENAME
-from streamshard.convert.processes import Workers
 from streamshard.convert.progress import Progress, SilentProgress
 from streamshard.convert.shaping import settled_shaping
 from streamshard.convert.shards import WriteTask
@@ -123,7 +123,7 @@ class _Job:
 
     def dry_run(self) -> Summary:
         self._look_up()
-        with Workers(self._num_workers()) as workers:
+        with self._engine(writes=False) as workers:
             plan = self._planned(workers)
         schema = plan.schema()
         options = self._options
@@ -175,7 +175,7 @@ class _Job:
                 self._earlier.remove_leftovers()
                 return finished
             with self._destination.claimed() as check:
-                with Workers(self._num_workers()) as workers:
+                with self._engine() as workers:
                     plan = self._plan(workers)
                     done, resumed = self._write(plan, workers)
                 infos, extra = [each.info for each in done], self._extra(plan, done)
@@ -183,18 +183,14 @@ class _Job:
                 self._publish(infos, extra)
         return self._summary_of(infos, extra, plan=plan, resumed=resumed)
 
-    def _num_workers(self) -> int:
-        places = [*self._options.sources, self._options.out, self._options.image_root or ""]
-        # Such a place exists in this process alone.
-        if any(place.startswith("memory://") for place in places):
-            return 1
-        return self._options.num_workers
+    def _engine(self, *, writes: bool = True) -> Engine:
+        return open_engine(self._options, self._journal.directory, self._progress, writes=writes)
 
     def _finished_before(self) -> Summary | None:
         index = self._earlier.finished(self._origins)
         return None if index is None else self._summary_of(index.shards, index.extra, finished_before=True)
 
-    def _plan(self, workers: Workers) -> Plan:
+    def _plan(self, workers: Engine) -> Plan:
         options, journal = self._options, self._journal
         if not options.resume:
             journal.forget(scan=True)
@@ -227,7 +223,7 @@ class _Job:
 
             def scanned() -> Scanned:
                 if not found:
-                    with Workers(self._num_workers()) as workers:
+                    with self._engine() as workers:
                         found.append(self._scan_all(workers))
                 return found[0]
 
@@ -244,12 +240,12 @@ class _Job:
             "write": self._options.write_key(),
         }
 
-    def _scan_all(self, workers: Workers) -> Scanned:
+    def _scan_all(self, workers: Engine) -> Scanned:
         return Intake(
             self._origins, self._options, self._journal, workers, self._progress, self._images
         ).scanned()
 
-    def _planned(self, workers: Workers) -> Plan:
+    def _planned(self, workers: Engine) -> Plan:
         sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
         return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
 
@@ -277,7 +273,7 @@ class _Job:
             str(self._kept),
             options.max_image_pixels,
             options.allow_outside_root,
-            max(1, at_once // self._num_workers()),
+            max(1, at_once // num_processes(options)),
             options.check or options.resizing is not None,
             room_to_leave(self._kept),
             options.fetch,
@@ -285,7 +281,7 @@ class _Job:
             options.storage_options,
         )
 
-    def _write(self, plan: Plan, workers: Workers) -> tuple[list[Done], int]:
+    def _write(self, plan: Plan, workers: Engine) -> tuple[list[Done], int]:
         options = self._options
         done = self._journal.still_there(self._destination, sample_hash=options.sample_hash)
         self._make_room(plan, done)

@@ -36,7 +36,13 @@ class ConvertOptions:
         samples_per_shard: most samples in a shard, or ``None``.
         compression: ``"zstd:3"`` and the like, or ``None``.
         hashes: hash algorithms whose digests go into the index.
-        workers: processes; ``None``: one for each CPU this process may use.
+        workers: processes; ``None``: one for each CPU this process may use. With ``engine="ray"``: most tasks at a
+            time; ``None``: as many as the cluster runs.
+        engine: ``"local"``, or ``"ray"``: tasks on the nodes of a Ray cluster, for the same bytes.
+        address: of the Ray cluster; ``None``: the one that this machine is a node of (``"auto"``), ``"local"``: a new
+            one on this machine.
+        task_cpus: CPUs that Ray reserves for a task.
+        task_memory: bytes of memory that Ray reserves for a task; ``None``: none.
         shuffle: seed of one global permutation of the records, or ``None`` for the order of the input.
         check: decode every image once.
         on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
@@ -77,6 +83,10 @@ class ConvertOptions:
     compression: str | None = None
     hashes: tuple[str, ...] = ("xxh64",)
     workers: int | None = None
+    engine: str = "local"
+    address: str | None = None
+    task_cpus: float = 1
+    task_memory: int | None = None
     shuffle: int | None = None
     check: bool = True
     on_error: str = "raise"
@@ -146,6 +156,7 @@ class ConvertOptions:
             if fields.count(name) > 1:
                 raise ValueError(f"tokenize {name!r}: given twice, and its tokens have one column")
         Resizing(self.max_side, self.quality)
+        self._check_engine()
         parse_compression(self.compression)
         for name in (*self.hashes, *(() if self.sample_hash is None else (self.sample_hash,))):
             check_hash_name(name)
@@ -158,6 +169,27 @@ class ConvertOptions:
                 )
         object.__setattr__(self, "costs", tuple(sorted(self.costs)))
         object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
+
+    def _check_engine(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise ValueError(f"engine={self.engine!r}: expected 'local' or 'ray'")
+        if self.engine == "local":
+            for name, value, default in (
+                ("address", self.address, None),
+                ("task_cpus", self.task_cpus, 1),
+                ("task_memory", self.task_memory, None),
+            ):
+                if value != default:
+                    raise ValueError(f"{name}={value!r}: is for engine='ray' alone")
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError(
+                f"address={self.address!r}: a driver outside of the cluster has no files that nodes could be given; run"
+                " this on a node (with 'ray job submit', for example) and leave the address out"
+            )
+        if not self.task_cpus > 0:
+            raise ValueError(f"task_cpus={self.task_cpus!r}: expected more than 0")
+        if self.task_memory is not None and self.task_memory < 1:
+            raise ValueError(f"task_memory={self.task_memory!r}: expected at least 1 byte")
 
     def _check_columns(self) -> None:
         from streamshard.convert.origins import KINDS, ROWS

@@ -75,6 +75,10 @@ class Plan:
         with (self.directory / "begins.npy").open("wb") as file:
             np.save(file, self.begins)
             sync_file(file)
+        self.save_heading()
+
+    def save_heading(self) -> None:
+        """Write ``plan.json`` alone."""
         shown = {
             "columns": self.columns.to_json(),
             "sources": [source.to_json() for source in self.sources],

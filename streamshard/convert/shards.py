@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ _STALE = "the input changed while it was converted: run again, with --no-resume"
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """One shard of a plan, by number, and where it belongs."""
+    """One shard of a plan, by number, and where it belongs; ``built``: where it is made, if not in ``directory``."""
 
     directory: str
     shard: int
@@ -60,6 +61,7 @@ class WriteTask:
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     costs: tuple[tuple[str, str], ...] = ()
     sample_hash: str | None = None
+    built: str = ""
 
     @property
     def label(self) -> str:
@@ -74,7 +76,9 @@ def write_planned_shard(task: WriteTask, advance: Advance) -> int:
         StorageError: the output cannot be written.
     """
     plan = _loaded_plan(task.directory, (Path(task.directory) / "plan.json").stat().st_mtime_ns)
-    built = Path(task.directory) / "built" / f"{task.shard:05d}.{os.getpid()}"
+    # Process numbers of several machines may be the same.
+    name = f"{task.shard:05d}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    built = Path(task.built or f"{task.directory}/built") / name
     built.mkdir(parents=True, exist_ok=True)
     schema = plan.schema()
     config = config_text(schema, compression=task.compression, hashes=task.hashes, size_limit=task.size_limit)

@@ -1,7 +1,7 @@
 """Ray Data reads and writes MDS datasets. Needs the extra ``ray``; Ray itself is imported by the first call.
 
-    dataset = streamshard.ray.read_mds("s3://bucket/train", columns=["text"])
-    streamshard.ray.write_mds(dataset, "s3://bucket/clean", columns={"text": "str"})
+dataset = streamshard.ray.read_mds("s3://bucket/train", columns=["text"])
+streamshard.ray.write_mds(dataset, "s3://bucket/clean", columns={"text": "str"})
 """
 
 from __future__ import annotations

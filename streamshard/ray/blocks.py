@@ -44,9 +44,7 @@ class BlockTypes:
         allow_unsafe_types: bool,
     ) -> BlockTypes:
         """Raises ValueError for a column that is not there, UnsafeEncodingError for one that runs code."""
-        decoder = schema.decoder(
-            columns, decode_images=decode_images, allow_unsafe_types=allow_unsafe_types
-        )
+        decoder = schema.decoder(columns, decode_images=decode_images, allow_unsafe_types=allow_unsafe_types)
         encodings = dict(zip(schema.names, schema.encodings, strict=True))
         return cls(
             decoder,

@@ -69,8 +69,6 @@ class MDSDatasource(Datasource):  # type: ignore[misc] # Ray's classes are not k
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(columns, str):
-            raise ValueError(f"columns={columns!r}: expected a list of column names")
         text = os.fspath(url)
         if text.startswith("memory://"):
             raise ValueError(f"url={text!r}: exists in one process alone, but the readers are many")
@@ -81,7 +79,7 @@ class MDSDatasource(Datasource):  # type: ignore[misc] # Ray's classes are not k
         self._place = _Place(
             place,
             split,
-            None if columns is None else tuple(columns),
+            _names(columns),
             decode_images,
             allow_unsafe_types,
             validate_hash,
@@ -130,6 +128,11 @@ class MDSDatasource(Datasource):  # type: ignore[misc] # Ray's classes are not k
         return self._place.types(self._index.shards[0]).schema() if self._index.num_shards else None
 
 
+def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    # A text is one name too few or too many: the decoder refuses it with the names that there are.
+    return None if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
+
+
 def shared_out(sizes: Sequence[int], tasks: int) -> list[tuple[int, int]]:
     """Divide items in order into at most ``tasks`` runs ``(begin, end)``, none empty, of near-equal sums."""
     count = min(max(1, tasks), len(sizes))
@@ -161,13 +164,9 @@ class _ReadShards:
             with tempfile.TemporaryDirectory(prefix="streamshard-ray-") as folder:
                 path = self._here(info, Path(folder))
                 reader = ShardReader(path, info, types.decoder, first_sample_id=first)
-                rows = min(
-                    _MOST_ROWS, max(1, _BLOCK_NBYTES * info.num_samples // max(1, info.raw.nbytes))
-                )
+                rows = min(_MOST_ROWS, max(1, _BLOCK_NBYTES * info.num_samples // max(1, info.raw.nbytes)))
                 for begin in range(0, info.num_samples, rows):
-                    yield types.table(
-                        reader.samples(np.arange(begin, min(begin + rows, info.num_samples)))
-                    )
+                    yield types.table(reader.samples(np.arange(begin, min(begin + rows, info.num_samples))))
                 del reader
             first += info.num_samples
 

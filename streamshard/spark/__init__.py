@@ -1,6 +1,6 @@
 """Spark writes MDS datasets. Needs the extra ``spark``; Spark itself is imported by the first call.
 
-    streamshard.spark.dataframe_to_mds(frame, out="s3://bucket/train")
+streamshard.spark.dataframe_to_mds(frame, out="s3://bucket/train")
 """
 
 from __future__ import annotations

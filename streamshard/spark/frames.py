@@ -83,7 +83,9 @@ def _encoding_of(kind: Any) -> str:
 
 def _place(out: Any) -> str:
     places = out if isinstance(out, (tuple, list)) else (out,)
-    if not 1 <= len(places) <= 2 or not all(isinstance(p, (str, os.PathLike)) and os.fspath(p) for p in places):
+    if not 1 <= len(places) <= 2 or not all(
+        isinstance(p, (str, os.PathLike)) and os.fspath(p) for p in places
+    ):
         raise ValueError(f"out={out!r}: expected a directory or URL (of a pair, the second is used)")
     return os.fspath(places[-1])
 
@@ -101,7 +103,9 @@ class _WritePartition:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        written = self.parts.write(context.partitionId() if context is not None else 0, self._samples(batches))
+        written = self.parts.write(
+            context.partitionId() if context is not None else 0, self._samples(batches)
+        )
         if written is not None:
             columns = [[written.number], [written.folder], [written.index], [written.num_samples]]
             types = (pa.int64(), pa.string(), pa.binary(), pa.int64())

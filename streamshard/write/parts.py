@@ -10,11 +10,13 @@ one that is slow, never meets the first. What no index names was never written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from streamshard.errors import BlobNotFoundError, StorageError
@@ -82,7 +84,13 @@ class PartedDataset:
         Raises:
             FileExistsError: something is there, and ``exist_ok`` is False.
         """
-        refuse_or_clear(self._store(), exist_ok=exist_ok)
+        store = self._store()
+        refuse_or_clear(store, exist_ok=exist_ok)
+        root = store.local_path("x")
+        for folder in [] if root is None else root.parent.glob("part-*-*"):
+            # Folders of an older dataset; a store of objects has none.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def write(self, number: int, rows: Iterable[Mapping[str, Any]]) -> WrittenPart | None:
         """Make one attempt at a part; None where there are no rows.
@@ -116,7 +124,7 @@ class PartedDataset:
             BlobNotFoundError: a shard that is not there, as where the writers did not see this directory.
         """
         ordered = sorted(written, key=lambda part: part.number)
-        for before, part in zip(ordered, ordered[1:], strict=False):
+        for before, part in pairwise(ordered):
             if before.number == part.number:
                 raise ValueError(
                     f"{self.out}: part {part.number} was written twice, as {before.folder} and {part.folder}"
