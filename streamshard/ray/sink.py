@@ -99,7 +99,7 @@ def columns_of_dataset(dataset: Dataset) -> dict[str, str]:
         raise ValueError("columns: the dataset has no rows that tell its types; give column name → encoding")
     columns = {}
     for name, kind in zip(schema.names, schema.types, strict=True):
-        number = encoding_of(kind.scalar_type) if hasattr(kind, "scalar_type") else None
+        number = encoding_of(kind.value_type) if "Tensor" in type(kind).__name__ else ""
         if number in SCALARS:
             columns[str(name)] = f"ndarray:{number}"
         else:
