@@ -18,8 +18,9 @@ _MOST_RANGES = 20
 
 
 @click.command("repair", cls=NamedErrorCommand)
-@click.argument("dataset", metavar="DIR")
+@click.argument("dataset", metavar="DIR_OR_URL")
 @click.option("--from", "origin", metavar="DIR_OR_URL", help="A copy of the dataset to fetch from.")
+@click.option("--deep", is_flag=True, help="At a URL: read all shards, not only sizes and headers.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
 @click.option(
     "--unproven",
@@ -37,6 +38,7 @@ def command(
     ctx: click.Context,
     dataset: str,
     origin: str | None,
+    deep: bool,
     dry_run: bool,
     unproven: Literal["ask", "keep", "drop"],
     allow_unsafe_types: bool,
@@ -44,17 +46,19 @@ def command(
     storage_options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Mend the dataset in DIR.
+    """Mend a dataset.
 
     An index that is lost or damaged comes from --from, else is made anew from the shards. A damaged shard comes
     from --from, else is cut to its good samples, and the ids of those that are lost are listed. The old files
-    stay until the new ones are complete. Exit 0 if every problem was dealt with, 1 if any was not.
+    stay until the new ones are complete. At a URL nothing is cut. Exit 0 if every problem was dealt with, 1 if
+    any was not.
     """
     from streamshard.repair.job import repair_dataset
 
     report = repair_dataset(
         dataset,
         origin=origin,
+        deep=deep,
         split=split,
         dry_run=dry_run,
         unproven=unproven,

@@ -20,11 +20,12 @@ from streamshard.read.sample_check import SideFile
 from streamshard.read.verify_shard import ShardTask, verify_shard
 from streamshard.repair.mend import Kept, Mender, names_of
 from streamshard.repair.rebuild import rebuild_index
+from streamshard.repair.remote import RemoteJob
 from streamshard.repair.report import Repair, RepairReport
 from streamshard.repair.transaction import Transaction, files_of
 from streamshard.storage import is_local, open_store
 from streamshard.storage.local_store import LocalStore
-from streamshard.storage.opening import local_directory
+from streamshard.storage.opening import join_url, local_directory
 
 if TYPE_CHECKING:
     from streamshard.storage.store import Store
@@ -36,6 +37,7 @@ _NUMBERED = re.compile(r"shard\.([0-9]{5,18})\.")
 def repair_dataset(
     directory: str | os.PathLike[str],
     *,
+    deep: bool = False,
     origin: str | os.PathLike[str] | Store | None = None,
     split: str | None = None,
     dry_run: bool = False,
@@ -56,8 +58,12 @@ def repair_dataset(
     The directory holds a whole dataset at every moment: new files are made beside the old ones, the new index
     replaces the old one by one rename, and only then the old files go. After a kill, the next repair cleans up.
 
+    At a URL nothing is cut: bad files are put there again from ``origin``, checked here before; and an index that
+    neither place has is made anew, for which each shard is fetched once. Writers are kept away meanwhile.
+
     Args:
-        directory: where the dataset lies.
+        directory: where the dataset lies, a directory or a URL.
+        deep: at a URL: read all shards; else sizes and headers alone are looked at.
         origin: directory, URL or store with a copy of the dataset.
         split: sub-directory of both to use.
         dry_run: change nothing; the report says what would be done. Nothing is fetched then: that the origin has
@@ -65,7 +71,7 @@ def repair_dataset(
         unproven: samples of a shard whose hash is wrong without a sign of where: ``"keep"`` them all, ``"drop"`` them
             all, or leave the shard as it is and say so (``"ask"``).
         allow_unsafe_types: decode ``pkl`` columns too, which can run code.
-        storage_options: for the origin, if it is a URL.
+        storage_options: for each of the two that is a URL.
         progress: called with (shards checked, shards in all).
 
     Returns:
@@ -77,13 +83,26 @@ def repair_dataset(
         StorageError: the directory cannot be read or written, or another repair is at work.
         ValueError: arguments that make no sense.
     """
-    if not is_local(directory):
-        raise ValueError(
-            f"{os.fspath(directory)!r} is not a directory of this machine: copy the dataset here, repair the copy, and "
-            "upload it again (verify works at a URL)"
-        )
     if unproven not in ("ask", "keep", "drop"):
         raise ValueError(f"unproven={unproven!r}: expected 'ask', 'keep' or 'drop'")
+    if not is_local(directory):
+        if unproven != "ask":
+            raise ValueError(
+                f"unproven={unproven!r}: {os.fspath(directory)!r} is not a directory of this machine, and shards"
+                " elsewhere are not cut; copy the dataset here, repair the copy, and upload it again"
+            )
+        url = join_url(directory, split or "")
+        there = open_store(url, storage_options=storage_options)
+        if isinstance(origin, (str, os.PathLike)):
+            origin = open_store(origin, storage_options=storage_options)
+        if origin is not None and f"{origin.url}/{split or ''}".rstrip("/") == there.url:
+            raise ValueError(f"origin={origin.url!r} is the place to repair itself")
+        report = RepairReport(there.url, dry_run)
+        with tempfile.TemporaryDirectory(prefix="streamshard-repair-") as scratch:
+            RemoteJob(there, origin, split, report, deep, dry_run, allow_unsafe_types, Path(scratch)).run(
+                progress
+            )
+        return report
     root = local_directory(directory).absolute() / (split or "")
     if not root.is_dir():
         raise BlobNotFoundError(f"{root} is not a directory; check the path")

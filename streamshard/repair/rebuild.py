@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,14 @@ class Rebuilt:
     notes: list[str] = field(default_factory=list)
 
 
-def rebuild_index(directory: Path, scratch: Callable[[], Path]) -> Rebuilt:
+def rebuild_index(
+    directory: Path,
+    scratch: Callable[[], Path],
+    *,
+    place: str | None = None,
+    names: Iterable[str] | None = None,
+    bring: Callable[[list[str]], AbstractContextManager[None]] | None = None,
+) -> Rebuilt:
     """Make the index of the shards that lie directly in ``directory``, in the order of their numbers.
 
     Sizes, counts and columns are those of the shards, hashes are computed anew by the algorithms that each
@@ -53,12 +61,15 @@ def rebuild_index(directory: Path, scratch: Callable[[], Path]) -> Rebuilt:
     Args:
         directory: where ``shard.00000.mds``, ``shard.00000.mds.zstd`` and so on lie.
         scratch: gives the path of a temporary file that may be written to.
+        place, names, bring: where the shards are elsewhere: the place for messages, all names there, and what brings
+            files of these names into ``directory`` for the length of a block.
 
     Raises:
         BlobNotFoundError: no shard is there.
         FormatError: there are shards, but none of which anything can be said.
     """
-    numbered = _numbered_files(directory)
+    place = place or str(directory)
+    numbered = _numbered_files((path.name for path in directory.iterdir()) if names is None else names)
     if not numbered:
         below = sorted(path.parent.name for path in directory.glob(f"*/{INDEX_BASENAME}"))
         hint = (
@@ -67,24 +78,26 @@ def rebuild_index(directory: Path, scratch: Callable[[], Path]) -> Rebuilt:
             else "; check the path, or fetch the dataset again"
         )
         raise BlobNotFoundError(
-            f"{directory}: no index, and no file named like a shard (shard.00000.mds) to make one from{hint}"
+            f"{place}: no index, and no file named like a shard (shard.00000.mds) to make one from{hint}"
         )
     parser = EntryParser()
     shards: list[ShardInfo] = []
     sides: list[_Side | None] = []
     rebuilt = Rebuilt(Index(()))
     for number in sorted(numbered):
-        names = numbered[number]
+        files = numbered[number]
         try:
-            info, side = _entry_of(directory, names, parser, scratch)
+            side_name = side_basename(files[0] if files[0].endswith(".mds") else files[0].rpartition(".")[0])
+            with nullcontext() if bring is None else bring([*files, side_name]):
+                info, side = _entry_of(directory, files, parser, scratch)
         except (StreamshardError, OSError) as error:
-            rebuilt.lost[names[-1]] = str(error)
+            rebuilt.lost[files[-1]] = str(error)
             continue
         shards.append(info)
         sides.append(side)
     if not shards:
         name, reason = next(iter(rebuilt.lost.items()))
-        raise FormatError(f"{directory}: no index can be made from its shards; of {name!r}: {reason}")
+        raise FormatError(f"{place}: no index can be made from its shards; of {name!r}: {reason}")
     gaps = [number for number in range(max(numbered)) if number not in numbered]
     rebuilt.notes += [
         f"shard.{number:05d}.mds is not there: if it was part of the dataset, its samples are lost"
@@ -98,10 +111,10 @@ def rebuild_index(directory: Path, scratch: Callable[[], Path]) -> Rebuilt:
     return rebuilt
 
 
-def _numbered_files(directory: Path) -> dict[int, list[str]]:
+def _numbered_files(names: Iterable[str]) -> dict[int, list[str]]:
     """Shard files by number, the raw one before the compressed one."""
     found: dict[int, list[str]] = {}
-    for name in sorted(path.name for path in directory.iterdir()):
+    for name in sorted(names):
         match = _SHARD.fullmatch(name)
         if match is not None and len(match[1]) <= 12:
             found.setdefault(int(match[1]), []).append(name)

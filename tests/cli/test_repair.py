@@ -60,5 +60,5 @@ def test_errors_are_one_paragraph(tmp_path: Path) -> None:
     code, _, err = repair(tmp_path)
     assert code == 1
     assert err.startswith("error: ")
-    assert repair("s3://bucket/x")[0] == 1
+    assert repair("s3://bucket/x", "--unproven", "keep")[0] == 1
     assert repair(tmp_path, "--unproven", "maybe")[0] == 2

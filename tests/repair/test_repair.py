@@ -443,7 +443,7 @@ def test_two_repairs_at_once_are_refused_and_a_failed_one_leaves_nothing(
 def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(ValueError, match="not a directory of this machine"):
-        repair_dataset("s3://bucket/data")
+        repair_dataset("s3://bucket/data", unproven="drop")
     with pytest.raises(ValueError, match="unproven='maybe'"):
         repair_dataset(tmp_path, unproven="maybe")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the directory to repair itself"):
