@@ -34,6 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SftpServer]:
 
 
 class TestSftp(StoreContract):
+    gives_tags = False
+
     @pytest.fixture
     def store(self, server: SftpServer, tmp_path: Any) -> Any:
         url = f"{server.url}/some/{tmp_path.name}"
