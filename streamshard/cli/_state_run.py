@@ -19,8 +19,8 @@ from streamshard.dataset.stream import Stream
 from streamshard.dataset.whereabouts import Whereabouts, whereabouts
 from streamshard.order.epoch import BATCHINGS
 from streamshard.order.lanes import MAX_LANES
-from streamshard.order.position import StreamState, shortened
 from streamshard.order.shuffle import SHUFFLES
+from streamshard.order.stream_state import StreamState, shortened
 from streamshard.order.timeline import Quotas
 from streamshard.order.walk import MAX_SAMPLES
 from streamshard.order.world import World

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamshard.cli._state_file import Found
-    from streamshard.order.position import State, StreamState
+    from streamshard.order.position import State
+    from streamshard.order.stream_state import StreamState
 
 
 @click.command("show", cls=NamedErrorCommand)

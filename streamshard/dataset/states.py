@@ -10,8 +10,9 @@ from streamshard.dataset.iteration import PROGRESS, parse_progress
 from streamshard.errors import StateError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.position import Setting, State, StreamState
+from streamshard.order.position import Setting, State
 from streamshard.order.resume import differences, resume
+from streamshard.order.stream_state import StreamState
 
 MAX_EPOCH = (1 << 53) - 2
 """Last epoch that a state can name together with the one after it."""

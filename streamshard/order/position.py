@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,19 +9,29 @@ from typing import Any, TypeAlias
 from streamshard.errors import StateError
 from streamshard.order.batches import MAX_BATCH, BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.lanes import MAX_LANES, MAX_SCATTERED_WINDOW
 from streamshard.order.lineup import Unit
-from streamshard.order.walk import MAX_SAMPLES, MAX_WINDOW
+from streamshard.order.stream_state import (
+    KINDS,
+    MAX_EPOCH,
+    SCATTERED,
+    StreamState,
+    columns_of,
+    common_of,
+    integer,
+    json_object,
+    read_common,
+    row_of,
+    shortened,
+    shown,
+    stream_of_row,
+)
+from streamshard.order.walk import MAX_SAMPLES
 
 VERSION = 2
 
 Setting: TypeAlias = "str | int | bool | None"
 
-_MAX_EPOCH = (1 << 53) - 1
 _MAX_SEED = (1 << 64) - 1
-_MAX_KEY = (1 << 31) - 1
-_MAX_CURSOR = (_MAX_EPOCH + 1) * MAX_SAMPLES
-_MAX_PASSES = 1 << 63  # the random words of a pass depend on 64 bits of its number
 _MAX_POSITION = 1 << 62  # a position and an epoch after it are 64-bit integers
 _MOSAIC_KEYS = frozenset(
     {"epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed", "initial_physical_nodes"}
@@ -34,47 +40,10 @@ _STATE_KEYS = frozenset(
     {"version", "epoch", "position", "seed", "settings", "mixture", "segment", "columns", "streams"}
 )
 _SEGMENT_KEYS = frozenset({"begin", "unit"})
-_COLUMNS = ("name", "key", "samples", "lanes", "window", "cursor", "share", "data")
-# The streams of a segment that does not begin with the epoch say what they had given to it before.
-_TAKEN = "taken"
-# Only where some stream is.
-_SCATTERED = "scattered"
+# What all streams of a state have in common stands there once, where they are many.
+_COMMON = "common"
+_MANY = 32
 _GONE = "gone"
-_PRINT_NBYTES = 8
-_PRINT_TEXT = re.compile(r"[A-Za-z0-9_.:+-]{1,40}=[^,=\s]{1,40}")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """One stream of a saved run.
-
-    Attributes:
-        name: what the user calls it, or None: then its data and its place are its identity.
-        key: the number that its walk's random words depend on; it stays when streams are added or removed.
-        num_samples, lanes, window: those of its walk.
-        cursor: its next index, counted from the start of the run.
-        share: its samples in the segment.
-        fingerprints: what its data is, opaque here, by kind ("layout", "xxh64", …), shortened. Two streams are
-            the same where every kind that both know agrees, and they share at least one.
-        taken: what it has given to the epoch; 0 where the segment begins with the epoch and that follows.
-        scattered: that of its walk.
-    """
-
-    name: str | None
-    key: int
-    num_samples: int
-    lanes: int
-    window: int
-    cursor: int
-    share: int
-    fingerprints: Mapping[str, str]
-    taken: int = 0
-    scattered: bool = False
-
-    def is_same_data(self, prints: Mapping[str, str]) -> bool:
-        """Whether some (shortened) fingerprints are those of this stream's data."""
-        shared = self.fingerprints.keys() & prints.keys()
-        return bool(shared) and all(self.fingerprints[kind] == prints[kind] for kind in shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +141,10 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the plain JSON object: dicts, lists, strings, integers, booleans and None."""
-        is_any_scattered = any(stream.scattered for stream in (*self.streams, *self.gone))
-        columns = _columns(self.begin, is_any_scattered)
+        streams = (*self.streams, *self.gone)
+        columns = columns_of(self.begin, any(stream.scattered for stream in streams))
+        common = common_of(streams, columns) if len(streams) >= _MANY else {}
+        columns = tuple(column for column in columns if column not in common)
         document: dict[str, Any] = {
             "version": self.version,
             "epoch": self.epoch,
@@ -182,11 +153,12 @@ class State:
             "settings": dict(self.settings),
             "mixture": self.mixture,
             "segment": {"begin": self.begin, "unit": None if self.unit is None else list(self.unit)},
+            **({_COMMON: common} if common else {}),
             "columns": list(columns),
-            "streams": [_row(stream, columns) for stream in self.streams],
+            "streams": [row_of(stream, columns, KINDS in common) for stream in self.streams],
         }
         if self.gone:
-            document[_GONE] = [_row(stream, columns) for stream in self.gone]
+            document[_GONE] = [row_of(stream, columns, KINDS in common) for stream in self.gone]
         return document
 
     @classmethod
@@ -196,7 +168,7 @@ class State:
         Raises:
             StateError: not such an object, another version, or numbers that contradict each other.
         """
-        fields = _object(document, "state")
+        fields = json_object(document, "state")
         if "sample_in_epoch" in fields and set(fields) <= _MOSAIC_KEYS:
             raise StateError(
                 "this state was saved by mosaicml-streaming, whose sample order is another one: a position "
@@ -206,38 +178,47 @@ class State:
             raise StateError("state: 'version' is missing; expected a state saved by streamshard")
         if type(fields["version"]) is not int or fields["version"] != VERSION:
             raise StateError(
-                f"state: version {_shown(fields['version'])}, but this streamshard reads version {VERSION}; "
+                f"state: version {shown(fields['version'])}, but this streamshard reads version {VERSION}; "
                 "load it with the release that saved it"
             )
         gone = fields.pop(_GONE, [])
+        common = read_common(fields.pop(_COMMON, {}))
         _exact_keys(fields, _STATE_KEYS, "state")
-        segment = _object(fields["segment"], "state: 'segment'")
+        segment = json_object(fields["segment"], "state: 'segment'")
         _exact_keys(segment, _SEGMENT_KEYS, "state: 'segment'")
         streams = fields["streams"]
         if not isinstance(streams, (list, tuple)) or not streams:
-            raise StateError(f"state: 'streams' is {_shown(streams)}, expected a list of at least one stream")
+            raise StateError(f"state: 'streams' is {shown(streams)}, expected a list of at least one stream")
         if not isinstance(gone, (list, tuple)):
-            raise StateError(f"state: {_GONE!r} is {_shown(gone)}, expected a list of streams")
+            raise StateError(f"state: {_GONE!r} is {shown(gone)}, expected a list of streams")
         most = min(len(streams) * MAX_SAMPLES, _MAX_POSITION)
-        begin = _integer(segment, "begin", 0, most, "state: 'segment'")
-        known = [_columns(begin, is_any_scattered) for is_any_scattered in (False, True)]
+        begin = integer(segment, "begin", 0, most, "state: 'segment'")
+        known = [
+            tuple(column for column in columns_of(begin, is_any_scattered) if column not in common)
+            for is_any_scattered in (False, True)
+        ]
         columns = next((each for each in known if fields["columns"] in (list(each), each)), None)
         if columns is None:
             raise StateError(
-                f"state: 'columns' is {_shown(fields['columns'])}, expected {list(known[0])}, or with {_SCATTERED!r}"
+                f"state: 'columns' is {shown(fields['columns'])}, expected {list(known[0])}, or with {SCATTERED!r}"
             )
         if not isinstance(fields["mixture"], str):
-            raise StateError(f"state: 'mixture' is {_shown(fields['mixture'])}, expected a string")
+            raise StateError(f"state: 'mixture' is {shown(fields['mixture'])}, expected a string")
         state = cls(
-            epoch=_integer(fields, "epoch", 0, _MAX_EPOCH, "state"),
-            position=_integer(fields, "position", 0, most, "state"),
-            seed=_integer(fields, "seed", 0, _MAX_SEED, "state"),
+            epoch=integer(fields, "epoch", 0, MAX_EPOCH, "state"),
+            position=integer(fields, "position", 0, most, "state"),
+            seed=integer(fields, "seed", 0, _MAX_SEED, "state"),
             settings=_settings(fields["settings"]),
             mixture=fields["mixture"],
             begin=begin,
             unit=_unit(segment["unit"]),
-            streams=tuple(_stream(item, columns, f"state: stream {n}") for n, item in enumerate(streams)),
-            gone=tuple(_stream(item, columns, f"state: {_GONE} stream {n}") for n, item in enumerate(gone)),
+            streams=tuple(
+                stream_of_row(item, columns, common, f"state: stream {n}") for n, item in enumerate(streams)
+            ),
+            gone=tuple(
+                stream_of_row(item, columns, common, f"state: {_GONE} stream {n}")
+                for n, item in enumerate(gone)
+            ),
         )
         state._check()
         return state
@@ -252,121 +233,39 @@ class State:
             )
         keys = [stream.key for stream in (*self.streams, *self.gone)]
         if len(set(keys)) < len(keys):
-            raise StateError(f"state: the streams have the keys {_shown(keys)}, expected different ones")
+            raise StateError(f"state: the streams have the keys {shown(keys)}, expected different ones")
         if sum(stream.taken for stream in self.streams) > self.position:
             raise StateError(
                 f"state: the streams have given more samples to the epoch than its position {self.position}"
             )
 
 
-def _columns(begin: int, is_any_scattered: bool) -> tuple[str, ...]:
-    columns = (*_COLUMNS, _TAKEN) if begin else _COLUMNS
-    return (*columns, _SCATTERED) if is_any_scattered else columns
-
-
-def shortened(prints: Mapping[str, str]) -> dict[str, str]:
-    """Shorten fingerprints to 64 bits each: enough to notice other data, and a state stays small."""
-    return {kind: _short_print(value) for kind, value in prints.items()}
-
-
-def _short_print(value: str) -> str:
-    if len(value) <= 11:
-        return value
-    digest = hashlib.blake2b(value.encode(), digest_size=_PRINT_NBYTES).digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def _row(stream: StreamState, columns: Sequence[str]) -> list[Any]:
-    fields: dict[str, Any] = {
-        "name": stream.name,
-        "key": stream.key,
-        "samples": stream.num_samples,
-        "lanes": stream.lanes,
-        "window": stream.window,
-        "cursor": stream.cursor,
-        "share": stream.share,
-        "data": ",".join(f"{kind}={value}" for kind, value in sorted(stream.fingerprints.items())),
-        _TAKEN: stream.taken,
-        _SCATTERED: int(stream.scattered),
-    }
-    return [fields[column] for column in columns]
-
-
-def _stream(document: object, columns: Sequence[str], where: str) -> StreamState:
-    if not isinstance(document, (list, tuple)) or len(document) != len(columns):
-        raise StateError(f"{where} is {_shown(document)}, expected a list of {', '.join(columns)}")
-    fields = dict(zip(columns, document, strict=True))
-    name, data = fields["name"], fields["data"]
-    if name is not None and not isinstance(name, str):
-        raise StateError(f"{where}: 'name' is {_shown(name)}, expected a string or null")
-    texts = data.split(",") if isinstance(data, str) else []
-    if not texts or len(texts) > 32 or not all(_PRINT_TEXT.fullmatch(text) for text in texts):
-        raise StateError(f"{where}: 'data' is {_shown(data)}, expected digests such as 'layout=…,xxh64=…'")
-    samples = _integer(fields, "samples", 1, MAX_SAMPLES, where)
-    scattered = _SCATTERED in fields and bool(_integer(fields, _SCATTERED, 0, 1, where))
-    return StreamState(
-        name=name,
-        key=_integer(fields, "key", 0, _MAX_KEY, where),
-        num_samples=samples,
-        lanes=_integer(fields, "lanes", 1, MAX_LANES, where),
-        window=_integer(fields, "window", 1, MAX_SCATTERED_WINDOW if scattered else MAX_WINDOW, where),
-        cursor=_integer(fields, "cursor", 0, min(_MAX_CURSOR, _MAX_PASSES * samples), where),
-        share=_integer(fields, "share", 0, MAX_SAMPLES, where),
-        fingerprints=dict(text.split("=") for text in texts),
-        taken=_integer(fields, _TAKEN, 0, 2 * MAX_SAMPLES, where) if _TAKEN in fields else 0,
-        scattered=scattered,
-    )
-
-
 def _unit(document: object) -> Unit | None:
     if document is None:
         return None
     if not isinstance(document, (list, tuple)) or len(document) != 2:
-        raise StateError(f"state: 'unit' is {_shown(document)}, expected null or two numbers of samples")
+        raise StateError(f"state: 'unit' is {shown(document)}, expected null or two numbers of samples")
     pair = {"batch": document[0], "unit": document[1]}
-    batch = _integer(pair, "batch", 1, MAX_BATCH, "state: 'segment'")
-    unit = _integer(pair, "unit", 1, batch, "state: 'segment'")
+    batch = integer(pair, "batch", 1, MAX_BATCH, "state: 'segment'")
+    unit = integer(pair, "unit", 1, batch, "state: 'segment'")
     if batch % unit:
-        raise StateError(f"state: 'unit' is {_shown(document)}, expected a multiple and its divisor")
+        raise StateError(f"state: 'unit' is {shown(document)}, expected a multiple and its divisor")
     return batch, unit
-
-
-def _object(document: object, where: str) -> dict[str, Any]:
-    if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
-        raise StateError(f"{where} is {_shown(document)}, expected a JSON object")
-    return dict(document)
 
 
 def _exact_keys(fields: Mapping[str, Any], keys: frozenset[str], where: str) -> None:
     missing, unknown = sorted(keys - fields.keys()), sorted(fields.keys() - keys)
     if missing or unknown:
-        raise StateError(f"{where}: missing keys {_shown(missing)}, unknown keys {_shown(unknown)}")
-
-
-def _integer(fields: Mapping[str, Any], key: str, least: int, most: int, where: str) -> int:
-    value = fields[key]
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise StateError(f"{where}: {key!r} is {_shown(value)}, expected an integer from {least} to {most}")
-    return value
+        raise StateError(f"{where}: missing keys {shown(missing)}, unknown keys {shown(unknown)}")
 
 
 def _settings(document: object) -> dict[str, Setting]:
-    fields = _object(document, "state: 'settings'")
+    fields = json_object(document, "state: 'settings'")
     for name, value in fields.items():
         is_short = not isinstance(value, int) or value.bit_length() <= 64
         if not is_short or not (value is None or isinstance(value, (str, int))):
             raise StateError(
-                f"state: setting {_shown(name)} is {_shown(value)}, expected a string, null or an integer of at "
+                f"state: setting {shown(name)} is {shown(value)}, expected a string, null or an integer of at "
                 "most 64 bits"
             )
     return fields
-
-
-class _Short(reprlib.Repr):
-    def repr_int(self, x: int, level: int) -> str:
-        return repr(x) if x.bit_length() <= 128 else f"<integer of {x.bit_length()} bits>"
-
-
-def _shown(value: object) -> str:
-    # Documents come from outside: a message stays short whatever is in them.
-    return _Short().repr(value)

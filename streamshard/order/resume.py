@@ -12,7 +12,8 @@ from streamshard.errors import StateError
 from streamshard.order.epoch import Order
 from streamshard.order.fixed import FixedWalk
 from streamshard.order.lineup import labels_of
-from streamshard.order.position import Setting, State, StreamState, shortened
+from streamshard.order.position import Setting, State
+from streamshard.order.stream_state import StreamState, shortened
 from streamshard.order.timeline import Splice
 from streamshard.order.walk import StreamWalk
 

@@ -271,3 +271,67 @@ def test_no_json_value_breaks_the_reader(value, key):
 def test_no_state_is_made_of_a_position_outside_the_epoch(epoch, position):
     with pytest.raises(ValueError, match="position"):
         state_of(epoch, position)
+
+
+# Of many streams, what all have in common stands once.
+
+
+def state_of_many(count=40, lanes=(2,), kinds=("layout",), scattered=(True,)):
+    walks = [
+        Walk(
+            np.full(6, 5),
+            seed=1,
+            stream=number,
+            lanes=lanes[number % len(lanes)],
+            window=2,
+            scattered=scattered[number % len(scattered)],
+        )
+        for number in range(count)
+    ]
+    order = Order(walks)
+    prints = [dict.fromkeys(kinds[: 1 + number % len(kinds)], f"{number}") for number in range(count)]
+    plan = order.plan(0, 0, global_batch_size=8)
+    return State.of(order, plan, 0, 80, settings={}, names=[None] * count, fingerprints=prints)
+
+
+@pytest.mark.parametrize(
+    ("given", "common"),
+    [
+        ({}, {"lanes": 2, "window": 2, "scattered": 1, "kinds": ["layout"]}),
+        ({"lanes": (2, 3)}, {"window": 2, "scattered": 1, "kinds": ["layout"]}),
+        ({"kinds": ("layout", "sha1")}, {"lanes": 2, "window": 2, "scattered": 1}),
+        ({"scattered": (True, False)}, {"lanes": 2, "window": 2, "kinds": ["layout"]}),
+        ({"scattered": (False,)}, {"lanes": 2, "window": 2, "kinds": ["layout"]}),
+        ({"count": 31}, None),
+    ],
+)
+def test_what_many_streams_have_in_common_stands_once_and_is_read_back(given, common):
+    saved = state_of_many(**given)
+    document = json.loads(json.dumps(saved.to_dict()))
+    assert document.get("common") == common
+    assert not set(document["columns"]) & set(common or ())
+    assert State.from_dict(document) == saved
+
+
+@pytest.mark.parametrize(
+    ("common", "words"),
+    [
+        ([], "'common' is .* expected a JSON object"),
+        ({"cursor": 5}, "unknown keys .*cursor"),
+        ({"lanes": "2"}, "'columns' is"),  # and not the others
+        ({"lanes": 0, "window": 2, "scattered": 1, "kinds": ["layout"]}, "stream 0: 'lanes' is 0, expected"),
+        ({"lanes": 2, "window": 9, "scattered": 1, "kinds": ["layout"]}, "stream 0: 'window' is 9, expected"),
+        ({"lanes": 2, "window": 2, "scattered": True, "kinds": ["layout"]}, "'scattered' is True"),
+        ({"lanes": 2, "window": 2, "scattered": 1, "kinds": "layout"}, "'kinds' is 'layout', expected names"),
+        ({"lanes": 2, "window": 2, "scattered": 1, "kinds": []}, "'kinds' is"),
+        ({"lanes": 2, "window": 2, "scattered": 1, "kinds": ["a"] * 33}, "'kinds' is"),
+        ({"lanes": 2, "window": 2, "scattered": 1, "kinds": ["a", "b"]}, "stream 0: 'data' is '0', expected"),
+        ({"lanes": 2, "window": 2, "scattered": 1, "kinds": ["a=b"]}, "stream 0: 'data' is '0', expected"),
+        ({"lanes": 2, "window": 2, "scattered": 1}, "stream 0: 'data' is '0', expected"),
+    ],
+)
+def test_what_cannot_be_in_common_is_refused(common, words):
+    document = state_of_many().to_dict()
+    document["common"] = common
+    with pytest.raises(StateError, match=words):
+        State.from_dict(document)

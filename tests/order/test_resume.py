@@ -327,19 +327,29 @@ def test_fixed_samples_cannot_change_in_a_run_but_go_on_in_it():
         resume(order_of(9), saved, settings={}, names=[None], fingerprints=prints)
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
-def test_a_state_stays_small_and_survives_json(batching):
-    count, samples = 1000, 123_456
-    walks = [Walk(np.full(4, samples // 4), seed=2**63, stream=number, window=128) for number in range(count)]
+@pytest.mark.parametrize(
+    ("batching", "count", "scattered"),
+    [
+        *((batching, 1000, True) for batching in BATCHINGS),
+        *(("device_per_stream", count, scattered) for count in (1, 31, 32) for scattered in (False, True)),
+    ],
+)
+def test_a_state_stays_small_and_survives_json(batching, count, scattered):
+    samples = 400_000_000
+    walks = [
+        Walk(np.full(4, samples // 4), seed=2**64 - 1, stream=number, window=2, scattered=scattered)
+        for number in range(count)
+    ]
     order = Order(walks, batching=batching)
-    plan = order.plan(7, 0, global_batch_size=2048, ranks=8)
+    epoch = 1_000_000
+    plan = order.plan(epoch, 0, global_batch_size=2048, ranks=8)
     prints = [{"layout": f"{number:032x}", "xxh64": f"{number:032x}"} for number in range(count)]
     names = [f"s{number}" for number in range(count)]
     saved = State.of(
         order,
         plan,
-        7,
-        2048 * 1000,
+        epoch,
+        2048 * 100_000,
         settings={**SETTINGS, "batching_method": batching},
         names=names,
         fingerprints=prints,
@@ -347,19 +357,21 @@ def test_a_state_stays_small_and_survives_json(batching):
     text = json.dumps(saved.to_dict())
     assert len(text) <= 1024 + 96 * count
     assert State.from_dict(json.loads(text)) == saved
-    changed = Order(walks, [samples] * (count - 1) + [5], batching=batching)
+    changed = Order(walks, [samples] * (count - 1) + [samples - 5], batching=batching)
     resumed = resume(
         changed, saved, settings={**SETTINGS, "batching_method": batching}, names=names, fingerprints=prints
     )
-    plan = resumed.order.plan(7, resumed.position, global_batch_size=2048, ranks=8)
+    plan = resumed.order.plan(epoch, resumed.position, global_batch_size=2048, ranks=8)
     later = State.of(
         resumed.order,
         plan,
-        7,
+        epoch,
         resumed.position + 2048,
         settings={**SETTINGS, "batching_method": batching},
         names=names,
         fingerprints=prints,
     )
     assert later.begin > 0
-    assert len(json.dumps(later.to_dict())) <= 1024 + 96 * count
+    text = json.dumps(later.to_dict())
+    assert len(text) <= 1024 + 96 * count
+    assert State.from_dict(json.loads(text)) == later
