@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -307,12 +307,19 @@ def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: i
     return nbytes + constant
 
 
-def plain_values(plan: ColumnPlan, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all columns but the images', as a sample holds them."""
-    values = {name: record.get(name) for name in plan.plain}
-    for name, encoding in plan.plain.items():
-        if encoding == "bytes" and values[name] is None:
-            values[name] = b""
-    if plan.rest is not None:
-        values[plan.rest] = {key: value for key, value in record.items() if key in plan.rest_keys}
-    return values
+def plain_values(plan: ColumnPlan) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """The function from a record to the values of all columns but the images', as a sample holds them."""
+    names = list(plan.plain)
+    empty = [name for name, encoding in plan.plain.items() if encoding == "bytes"]
+    rest, rest_keys = plan.rest, plan.rest_keys
+
+    def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
+        values = {name: record.get(name) for name in names}
+        for name in empty:
+            if values[name] is None:
+                values[name] = b""
+        if rest is not None:
+            values[rest] = {key: value for key, value in record.items() if key in rest_keys}
+        return values
+
+    return values_of

@@ -27,7 +27,7 @@ from streamshard.convert.progress import Progress
 from streamshard.convert.references import Embedded, Reference
 from streamshard.convert.scan import check_declared
 from streamshard.convert.shaping import Shaping, settled_shaping
-from streamshard.convert.sources import CELLS, LINES, Source
+from streamshard.convert.sources import Source
 from streamshard.convert.staging import in_place, stage_input, stage_tasks
 
 _SAMPLED_RECORDS = 1024
@@ -130,7 +130,7 @@ class _ImageSizes:
         self._folder = source.image_folder if options.image_root is None else options.image_root
         self._options = options
         self._shaping = shaping
-        self._rich = source.kind not in (LINES, CELLS)
+        self._rich = not source.is_text
         self.form = open_form(source, shaping.before_names(), shaping.drop)
         self._place: ImagePlace | None = None
 

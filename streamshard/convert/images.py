@@ -120,12 +120,18 @@ def _huge(shown: str, num_pixels: int, max_pixels: int) -> RecordProblem:
 
 
 @contextmanager
-def own_pixel_limit(max_pixels: int) -> Iterator[None]:
+def own_pixel_limit(max_pixels: int | None) -> Iterator[None]:
     """Give Pillow the converter's limit, without warnings, and its own back afterwards.
 
     Pillow refuses from twice this number on, also where a decoder opens an image inside an image; what lies between
     is for :func:`check_image`.
+
+    Args:
+        max_pixels: the limit; ``None`` where no image will be decoded: then nothing is done, and Pillow not loaded.
     """
+    if max_pixels is None:
+        yield
+        return
     from PIL import Image
 
     before = Image.MAX_IMAGE_PIXELS

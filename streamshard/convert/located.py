@@ -39,6 +39,6 @@ def joined_digest(digests: list[int]) -> int:
     return xxhash.xxh64_intdigest(b"".join(digest.to_bytes(8, "little") for digest in digests))
 
 
-def digest_of(content: bytes) -> int:
+def digest_of(content: bytes | memoryview) -> int:
     """The hash of an image's bytes that the plan keeps."""
     return xxhash.xxh64_intdigest(content)

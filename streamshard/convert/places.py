@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from streamshard.convert.jsonl import read_span
+from streamshard.convert.opened import OpenedImage, changed_problem
 from streamshard.convert.problems import (
     BAD_REFERENCE,
     EMPTY_IMAGE,
@@ -173,10 +174,7 @@ class LocalImages:
     def read(self, located: Located) -> bytes:
         nbytes, content = self._read(located, None)
         if len(content) != nbytes:
-            raise RecordProblem(
-                MISSING_IMAGE,
-                f"image {shorten(located.name)} changed while it was read; run again when it is quiet",
-            )
+            raise changed_problem(located.name)
         return content
 
     read_quickly = read
@@ -184,14 +182,19 @@ class LocalImages:
     def head(self, located: Located, nbytes: int) -> tuple[int, bytes]:
         return self._read(located, nbytes)
 
+    def open(self, located: Located) -> OpenedImage:
+        """Open a file, to read it later; RecordProblem as for ``read``."""
+        file = self._open(located)
+        try:
+            return OpenedImage(file, _checked_nbytes(file, located), located.name)
+        except BaseException:
+            os.close(file)
+            raise
+
     def _read(self, located: Located, limit: int | None) -> tuple[int, bytes]:
         file = self._open(located)
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
-                raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
-            nbytes = found.st_size
-            check_image_nbytes(located, nbytes)
+            nbytes = _checked_nbytes(file, located)
             wanted = nbytes if limit is None or limit > nbytes else limit
             content = os.read(file, wanted)
             if len(content) != wanted:
@@ -244,6 +247,14 @@ class LocalImages:
             if other != path and os.path.isfile(other):  # noqa: PTH113
                 return other
         return None
+
+
+def _checked_nbytes(file: int, located: Located) -> int:
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
+    check_image_nbytes(located, found.st_size)
+    return found.st_size
 
 
 class RemoteImages:

@@ -37,7 +37,7 @@ from streamshard.convert.references import (
     count_image_tags,
 )
 from streamshard.convert.shaping import Shaped, Shaping
-from streamshard.convert.sources import CELLS, LINES, Source
+from streamshard.convert.sources import Source
 from streamshard.convert.supply import ImageSettings, ImageSupply
 from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
 from streamshard.errors import FormatError
@@ -90,7 +90,11 @@ class _Pending:
 
 def scan_chunk(task: ScanTask, advance: Advance) -> int:
     """Scan one chunk and save its tally; gives the number of problems."""
-    with own_pixel_limit(task.images.max_pixels), ImageSupply(task.images) as supply:
+    decodes = task.check or task.images.resizing is not None or not task.source.is_text
+    with (
+        own_pixel_limit(task.images.max_pixels if decodes else None),
+        ImageSupply(task.images) as supply,
+    ):
         tally = _Scan(task, advance, supply).run()
     tally.save(Path(task.target))
     return tally.problems.total
@@ -113,7 +117,7 @@ class _Scan:
         self._named = frozenset((*task.shaping.drop, *task.shaping.rename))
         # Some forms leave dropped columns out of the records.
         self._tally.met = set(self._named & task.source.columns.keys())
-        self._rich = task.source.kind not in (LINES, CELLS)
+        self._rich = not task.source.is_text
         self._form = open_form(task.source, task.shaping.before_names(), task.shaping.drop)
 
     def run(self) -> ChunkTally:

@@ -36,6 +36,11 @@ class Source:
     columns: Mapping[str, str] = field(default_factory=dict)
     aside: str = ""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the records are JSON or text, with no binary, arrays or pictures in them."""
+        return self.kind in (LINES, CELLS)
+
     def place(self, record: int) -> str:
         """Where a record stands, for messages: ``train.jsonl:4``, ``train.parquet: row 4``. Counted from 1."""
         if self.unit:

@@ -18,8 +18,10 @@ from streamshard.convert.fetch_limits import FetchLimits
 from streamshard.convert.images import HEAD_NBYTES, ImageFacts
 from streamshard.convert.kept import KeptImages
 from streamshard.convert.located import digest_of, locate_reference
+from streamshard.convert.opened import OpenedImage
 from streamshard.convert.places import (
     ImagePlace,
+    LocalImages,
     Located,
     check_image_nbytes,
     is_web_url,
@@ -86,6 +88,8 @@ class ImageSupply:
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
         self._places: dict[str, ImagePlace] = {}
+        # The places of files of this machine, when nothing comes over a network.
+        self._near: dict[str, LocalImages] = {}
         self._kept = KeptImages(Path(settings.kept), settings.leave_free_nbytes)
         self._fetcher: Fetcher | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -118,16 +122,29 @@ class ImageSupply:
         Raises:
             RecordProblem: a reference that cannot be used.
         """
+        near = self._near.get(root)
+        if near is not None and type(reference) is str and reference[:5].lower() != DATA_URI_REFERENCE:
+            return near.locate(reference)
         if isinstance(reference, str) and self._settings.fetch is not None and is_web_url(reference):
             return Located(reference, public_url(reference))
         return locate_reference(reference, lambda: self._place(root))
 
+    def is_near(self, root: str) -> bool:
+        """Whether it is known that no image of a record with this root comes over a network."""
+        return root in self._near
+
     def is_distant(self, image: Located | Embedded, root: str) -> bool:
         """Whether an image comes over a network."""
-        return isinstance(image, Located) and (is_web_url(image.name) or self._place(root).remote)
+        return (
+            root not in self._near
+            and isinstance(image, Located)
+            and (is_web_url(image.name) or self._place(root).remote)
+        )
 
     def begin(self, image: Located | Embedded, root: str) -> None:
         """Ask for an image that comes over a network, unless it has come already."""
+        if root in self._near:
+            return
         if not isinstance(image, Located) or not self.is_distant(image, root):
             return
         self._distant = True
@@ -174,6 +191,13 @@ class ImageSupply:
             return self._made(key, content, self._settings.resizing)
         self._kept.put(key, content, len(content))
         return Supplied(content, len(content))
+
+    def open(self, image: Located | Embedded, root: str) -> OpenedImage | bytes:
+        """The image as it is to be stored: an open file where it is one as it lies there, else as :meth:`get`."""
+        near = self._near.get(root)
+        if near is None or self._settings.resizing is not None or not isinstance(image, Located):
+            return self.get(image, root).content
+        return near.open(image)
 
     def drop(self, image: Located | Embedded, root: str) -> None:
         """Keep no copy of an image that turned out to be unusable: it may be mended where it comes from."""
@@ -239,6 +263,8 @@ class ImageSupply:
                 allow_outside_root=self._settings.allow_outside_root,
                 storage_options=self._settings.storage_options,
             )
+            if isinstance(place, LocalImages) and self._settings.fetch is None:
+                self._near[root] = place
         return place
 
 

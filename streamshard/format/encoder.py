@@ -7,7 +7,7 @@ careful one, which encodes it all the same or explains why it cannot be.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -24,7 +24,7 @@ from streamshard.format.encodings import (
 )
 
 SampleEncoder = Callable[[Mapping[str, Any]], bytes]
-PartsEncoder = Callable[[Mapping[str, Any]], tuple[bytes, ...]]
+PartsEncoder = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 # What a value that does not fit its column raises in the quick function. OverflowError: a float too large for its
 # format; DeprecationWarning: NumPy 1 on truth values as integers, where warnings are errors.
@@ -32,7 +32,12 @@ _UNFIT = (SampleError, LookupError, TypeError, ValueError, OverflowError, struct
 
 
 def compile_encoder(
-    names: Sequence[str], encodings: Sequence[str], sizes: Sequence[int | None], *, joined: bool = True
+    names: Sequence[str],
+    encodings: Sequence[str],
+    sizes: Sequence[int | None],
+    *,
+    joined: bool = True,
+    given: Collection[str] = (),
 ) -> Callable[[Mapping[str, Any]], Any]:
     """Make the function from samples to bytes for these columns.
 
@@ -40,12 +45,16 @@ def compile_encoder(
         names, encodings, sizes: of the columns, as they lie.
         joined: False makes a :data:`PartsEncoder`, which gives the parts that the bytes are, in order: large values
             are not copied. True makes a :data:`SampleEncoder`.
+        given: columns without a size whose values are parts already, anything that has a length; not with ``joined``.
 
     Raises:
         FormatError: an unknown encoding.
     """
     codecs = [parse_encoding(encoding) for encoding in encodings]
-    layout = [_kind(codec, size) for codec, size in zip(codecs, sizes, strict=True)]
+    layout = [
+        "given" if name in given else _kind(codec, size)
+        for name, codec, size in zip(names, codecs, sizes, strict=True)
+    ]
     scope: dict[str, Any] = {
         "__builtins__": {"len": len, "type": type},
         "UNFIT": _UNFIT,
@@ -53,7 +62,7 @@ def compile_encoder(
         "bytes": bytes,
         "join": b"".join,
         "str_encode": str.encode,
-        "careful": _careful_encoder(tuple(names), tuple(encodings), tuple(sizes), codecs),
+        "careful": _careful_encoder(tuple(names), tuple(encodings), tuple(sizes), codecs, given),
     }
     for place, (name, codec) in enumerate(zip(names, codecs, strict=True)):
         scope[f"name{place}"] = name
@@ -108,7 +117,7 @@ def _structs(layout: Sequence[str]) -> list[str]:
 @lru_cache(maxsize=256)
 def _code(layout: tuple[str, ...], joined: bool) -> CodeType:
     """Compile ``encode(sample)`` for columns of these kinds."""
-    otherwise = "return careful(sample)" if joined else "return careful(sample),"
+    otherwise = "return join(careful(sample))" if joined else "return careful(sample)"
     lines = [f"if len(sample) != {len(layout)}: {otherwise}"]
     lengths = []
     for place, kind in enumerate(layout):
@@ -117,6 +126,8 @@ def _code(layout: tuple[str, ...], joined: bool) -> CodeType:
             continue
         if kind == "str":
             lines.append(f"{value} = str_encode(sample[name{place}])")
+        elif kind == "given":
+            lines.append(f"{value} = sample[name{place}]")
         elif kind == "bytes":
             lines.append(f"{value} = sample[name{place}]")
             lines.append(f"if type({value}) is not bytes: {value} = encode{place}({value})")
@@ -148,29 +159,33 @@ def _careful_encoder(
     encodings: tuple[str, ...],
     sizes: tuple[int | None, ...],
     codecs: Sequence[Encoding],
-) -> SampleEncoder:
-    def encode(sample: Mapping[str, Any]) -> bytes:
+    given: Collection[str],
+) -> PartsEncoder:
+    def encode(sample: Mapping[str, Any]) -> tuple[Any, ...]:
         try:
             # Counting is enough: with all names found, one more means an unknown one.
             if len(sample) != len(names):
                 raise KeyError
-            parts = [codec.encode(sample[name]) for name, codec in zip(names, codecs, strict=True)]
+            parts = [
+                sample[name] if name in given else codec.encode(sample[name])
+                for name, codec in zip(names, codecs, strict=True)
+            ]
             lengths = [len(part) for part, size in zip(parts, sizes, strict=True) if size is None]
             head = struct.pack(f"<{len(lengths)}I", *lengths)
         except (SampleError, LookupError, TypeError, struct.error) as error:
-            raise _explain(names, encodings, sample, error) from error
+            raise _explain(names, encodings, given, sample, error) from error
         for name, encoding, part, size in zip(names, encodings, parts, sizes, strict=True):
             if size is not None and len(part) != size:
                 raise FormatError(
                     f"column {name!r}: encoding {encoding!r} gave {len(part)} bytes, its size is {size}"
                 )
-        return head + b"".join(parts)
+        return head, *parts
 
     return encode
 
 
 def _explain(
-    names: tuple[str, ...], encodings: tuple[str, ...], sample: Any, error: Exception
+    names: tuple[str, ...], encodings: tuple[str, ...], given: Collection[str], sample: Any, error: Exception
 ) -> SampleError:
     if not isinstance(sample, Mapping):
         return SampleError(f"expected a dict of columns, found {type_name(sample)}")
@@ -186,6 +201,8 @@ def _explain(
             "Add it to columns, or leave it out of the sample"
         )
     for name, encoding in zip(names, encodings, strict=True):
+        if name in given:
+            continue
         try:
             payload = parse_encoding(encoding).encode(sample[name])
         except (SampleError, LookupError, TypeError) as cause:

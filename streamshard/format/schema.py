@@ -6,7 +6,7 @@ column order, back to back. Writing is in ``encoder.py``, reading in ``decoder.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,9 +73,15 @@ class Schema:
             object.__setattr__(self, "_encode", encode)
         return encode
 
-    def parts_encoder(self) -> PartsEncoder:
-        """Make a function like :meth:`encode_sample` that gives the parts of a sample's bytes without joining them."""
-        encode: PartsEncoder = compile_encoder(self.names, self.encodings, self.sizes, joined=False)
+    def parts_encoder(self, given: Collection[str] = ()) -> PartsEncoder:
+        """Make a function like :meth:`encode_sample` that gives the parts of a sample's bytes without joining them.
+
+        Args:
+            given: columns without a fixed size whose values are parts already: anything that has a length.
+        """
+        encode: PartsEncoder = compile_encoder(
+            self.names, self.encodings, self.sizes, joined=False, given=given
+        )
         return encode
 
     def encode_sample(self, sample: Mapping[str, Any]) -> bytes:

@@ -24,6 +24,7 @@ from streamshard.convert.sources import CELLS, LINES, LITDATA, MDS, PACKED, TAR,
 
 _BLOCK = 1 << 20
 _BLANKS = b" \t\r\n"
+_decode = json.JSONDecoder().raw_decode
 
 
 class Form(Protocol):
@@ -107,7 +108,7 @@ class LinesForm:
         if not checked:
             return parse_record(text)
         # Duplicate keys and the like were refused by the scan; if the line is another one by now, sizes tell.
-        record: dict[str, Any] = json.loads(text.decode("utf-8"))
+        record: dict[str, Any] = _decode(text.decode("utf-8"))[0]
         return record
 
     def number(self, offset: int) -> int:
