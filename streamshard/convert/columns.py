@@ -81,9 +81,25 @@ class KeyTally:
         self.kinds |= DECLARED
         self._append(row, 0, nbytes)
 
-    def add_image(self, row: int) -> None:
-        """Add a value that is images, whose sizes are kept elsewhere."""
-        self._append(row, 0, 0)
+    def add_images(self, rows: range) -> None:
+        """Add values that are images, whose sizes are kept elsewhere."""
+        nothing = array("I", bytes(4 * len(rows)))
+        self.rows.extend(rows)
+        self.json_nbytes.extend(nothing)
+        self.utf8_nbytes.extend(nothing)
+
+    def add_all(self, rows: range, values: list[Any]) -> None:
+        """Add the values of some rows; all at once where they are plain text."""
+        if set(map(type, values)) == {str} and all(map(str.isascii, values)):
+            json_nbytes = list(map(len, map(encode_basestring_ascii, values)))
+            if max(json_nbytes) <= _LONGEST:
+                self.kinds |= STR
+                self.rows.extend(rows)
+                self.json_nbytes.extend(json_nbytes)
+                self.utf8_nbytes.extend(map(len, values))
+                return
+        for row, value in zip(rows, values, strict=True):
+            self.add(row, value)
 
     def _append(self, row: int, json_nbytes: int, utf8_nbytes: int) -> None:
         if json_nbytes > _LONGEST:

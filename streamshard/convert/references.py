@@ -16,6 +16,7 @@ from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordPr
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
 )  # fmt: skip
+_KNOWN_KEYS = frozenset(KNOWN_IMAGE_KEYS)
 NO_IMAGES = ("none",)
 DATA_URI_REFERENCE = "data:"
 NESTED_KEY = "images"
@@ -23,7 +24,7 @@ NESTED_KEY = "images"
 
 _IMAGE_ENDINGS = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"))
 _FILE_KEYS = {"bytes", "path"}
-_HOLDERS = (bytes, dict, list)
+_HOLDERS = frozenset((bytes, dict, list))
 # Formats whose first bytes are no accident.
 _SURE_FORMATS = frozenset(("jpeg", "png", "gif", "webp", "heic", "avif"))
 # How the base64 of a JPEG, PNG, GIF and WebP file begins.
@@ -74,7 +75,7 @@ def references_of(
     found = References(record)
     if image_keys == NO_IMAGES:
         return found
-    for key in image_keys or KNOWN_IMAGE_KEYS:
+    for key in image_keys or (() if _KNOWN_KEYS.isdisjoint(record) else KNOWN_IMAGE_KEYS):
         if key not in record or key in settled:
             continue
         value = record[key]
@@ -84,9 +85,14 @@ def references_of(
             _take_nested(found, key, value)
         else:
             found.images[key] = _as_references(key, value)
+    holders: list[tuple[str, Any]] = []
     if not image_keys:
-        for key, value in record.items():
-            if type(value) is list and key not in settled and key not in found.images:
+        # Most values are text and numbers, which hold no image.
+        holders = [
+            (key, value) for key, value in record.items() if type(value) in _HOLDERS and key not in settled
+        ]
+        for key, value in holders:
+            if type(value) is list and key not in found.images:
                 _take_nested(found, key, value)
     if len(found.images) > 1 and not image_keys:
         raise RecordProblem(
@@ -94,16 +100,15 @@ def references_of(
             f"images under {' and '.join(repr(key) for key in found.images)}; say which keys hold images with"
             " --image-key NAME (once for each)",
         )
-    if not image_keys:
-        for key, value in record.items():
-            if type(value) not in _HOLDERS or key in settled or key in found.images:
-                continue
-            held = _held_images(value)
-            if not held and type(value) is bytes and _names_image(key):
-                # Not what its name says, which is a problem of the record and not another kind of column.
-                held = [Embedded(value)]
-            if held:
-                found.images[key] = held
+    for key, value in holders:
+        if key in found.images:
+            continue
+        held = _held_images(value)
+        if not held and type(value) is bytes and _names_image(key):
+            # Not what its name says, which is a problem of the record and not another kind of column.
+            held = [Embedded(value)]
+        if held:
+            found.images[key] = held
     # The order of the columns, in which shards have them.
     if len(found.images) > 1:
         found.images = dict(sorted(found.images.items()))
@@ -162,6 +167,8 @@ def _names_image(key: str) -> bool:
 
 
 def _as_references(key: str, value: object) -> list[Reference]:
+    if type(value) is str and value:
+        return [_base64_image(value) or value]
     if isinstance(value, list):
         return [_as_reference(f"{key}[{place}]", item) for place, item in enumerate(value)]
     return [_as_reference(repr(key), value)]

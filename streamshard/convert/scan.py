@@ -7,20 +7,18 @@ is decoded. Memory follows the chunk and the longest line, not the file.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from streamshard.convert.columns import KeyTally, check_key, json_text
+from streamshard.convert.columns import check_key
 from streamshard.convert.forms.form import open_form
-from streamshard.convert.image_scan import CheckedImage, ImageScan
+from streamshard.convert.image_scan import ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
-from streamshard.convert.located import joined_digest, kept_references
 from streamshard.convert.messages import is_messages
-from streamshard.convert.origins import IMAGE_SUFFIXES
 from streamshard.convert.places import Located
 from streamshard.convert.problems import (
     BAD_COST,
@@ -29,17 +27,16 @@ from streamshard.convert.problems import (
     RecordProblem,
     shorten,
 )
+from streamshard.convert.record_tally import Pending, RecordTally
 from streamshard.convert.references import (
     DATA_URI_REFERENCE,
-    NO_IMAGES,
     Embedded,
     Reference,
-    count_image_tags,
 )
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.sources import Source
 from streamshard.convert.supply import ImageSettings, ImageSupply
-from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
+from streamshard.convert.tally import ChunkTally
 from streamshard.errors import FormatError
 from streamshard.format.encodings import parse_encoding
 from streamshard.storage.redact import public_url
@@ -50,8 +47,6 @@ _WAITING_NBYTES = 1 << 22
 _REPORTED_RECORDS = 64
 _REPORTED_NBYTES = 1 << 20
 _LONGEST_PATH = 4096
-# So many records of a chunk are looked at for images under keys that nobody has named.
-_LOOKED_AT = 64
 
 LISTS = ("list[jpeg]", "list[png]")
 
@@ -78,16 +73,6 @@ class ScanTask:
         return f"scanning bytes {self.begin} to {self.end} of {self.source.path}"
 
 
-@dataclass(slots=True)
-class _Pending:
-    line: int
-    offset: int
-    text: bytes
-    text_hash: int
-    shaped: Shaped
-    located: list[Located | Embedded] = field(default_factory=list)
-
-
 def scan_chunk(task: ScanTask, advance: Advance) -> int:
     """Scan one chunk and save its tally; gives the number of problems."""
     decodes = task.check or task.images.resizing is not None or not task.source.is_text
@@ -105,6 +90,7 @@ class _Scan:
         self._task = task
         self._advance = advance
         self._tally = ChunkTally()
+        self._records = RecordTally(self._tally, task.shaping)
         self._supply = supply
         self._images = ImageScan(
             supply,
@@ -122,7 +108,7 @@ class _Scan:
 
     def run(self) -> ChunkTally:
         tally, task = self._tally, self._task
-        waiting: deque[_Pending] = deque()
+        waiting: deque[Pending] = deque()
         waiting_nbytes = waiting_images = done_nbytes = done = 0
         for offset, taken, text in self._form.spans(task.begin, task.end):
             tally.num_lines += 1
@@ -151,20 +137,21 @@ class _Scan:
                 done_nbytes = done = 0
         for left in waiting:
             self._close(left)
+        self._records.flush()
         self._advance(done_nbytes, done + len(waiting))
         if tally.num_lines != 1:
             tally.held = {}
         self._form.close()
         return tally
 
-    def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> _Pending | None:
+    def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> Pending | None:
         record: dict[str, Any] | None = None
         try:
             record = self._form.parse(text, checked=False)
-            for key in record:
-                if key not in self._known_keys:
+            if not self._known_keys >= record.keys():
+                for key in record:
                     check_key(key)
-                    self._known_keys.add(key)
+                self._known_keys.update(record)
             if self._named:
                 self._tally.met |= self._named & record.keys()
             shaping = self._task.shaping
@@ -173,7 +160,7 @@ class _Scan:
             shaped = shaping.apply(record, rich=self._rich)
             if self._task.costs:
                 count_costs({**shaping.opened(record), **shaped.token_counts}, self._task.costs)
-            pending = _Pending(line, offset, text, text_hash, shaped)
+            pending = Pending(line, offset, text, text_hash, shaped)
             if line == 1 and not self._task.source.unit:
                 self._tally.held = held_objects(shaped.values)
             if self._task.check:
@@ -198,8 +185,7 @@ class _Scan:
         shown = None if record_id is None else shorten(str(record_id), 100).strip("'\"")
         self._tally.problems.add(Problem(line, problem.reason, problem.message, shown, problem.path))
 
-    def _close(self, pending: _Pending) -> None:
-        checked = []
+    def _close(self, pending: Pending) -> None:
         for place in pending.located:
             found = self._images.check(place)
             if isinstance(found, RecordProblem):
@@ -208,96 +194,8 @@ class _Scan:
                     found = RecordProblem(found.reason, found.message, place.reference)
                 self._refuse(pending.line, pending.shaped.values, found)
                 return
-            checked.append(found)
-        self._add(pending, checked)
-
-    def _add(self, pending: _Pending, images: list[CheckedImage]) -> None:
-        tally = self._tally
-        row = len(tally.offsets)
-        tally.offsets.append(pending.offset)
-        tally.line_nbytes.append(len(pending.text))
-        tally.lines.append(pending.line)
-        tally.record_hashes.append(pending.text_hash)
-        tally.image_hashes.append(joined_digest([image.digest for image in images]))
-        tally.compared_nbytes.append(_compared_nbytes(images))
-        shaping, references = self._task.shaping, pending.shaped.references
-        values = pending.shaped.values
-        record_id = values.get("id", values.get("__key__"))
-        if record_id is not None:
-            shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
-            tally.id_hashes.append(xxhash.xxh64_intdigest(shown))
-        keys = tally.keys
-        for key, value in pending.shaped.values.items():
-            sizes = keys.get(key)
-            if sizes is None:
-                sizes = keys[key] = KeyTally()
-            if key in references:
-                sizes.add_image(row)
-            elif key in shaping.declared:
-                sizes.add_stored(row, len(value) if type(value) is bytes else 0)
-            else:
-                sizes.add(row, value)
-        if shaping.image_keys == NO_IMAGES:
-            return
-        if row < _LOOKED_AT:
-            tally.image_like.update(image_like_keys(values, references))
-        if images:
-            self._add_images(row, pending, images)
-        self._add_tags(pending, len(images))
-
-    def _add_tags(self, pending: _Pending, num_images: int) -> None:
-        found = pending.shaped.found
-        tags, any_tag = count_image_tags(pending.text)
-        tags += found.marks
-        # An image that stands inside a message needs no mark.
-        marked = num_images if tags else num_images - found.in_place
-        if tags or any_tag or marked:
-            self._tally.tags.add(pending.line, tags, any_tag or tags > 0, marked)
-
-    def _add_images(self, row: int, pending: _Pending, images: list[CheckedImage]) -> None:
-        begin = 0
-        for key, references in pending.shaped.references.items():
-            end = begin + len(references)
-            kept = kept_references(pending.located[begin:end])
-            sums = self._tally.images.get(key)
-            if sums is None:
-                sums = self._tally.images[key] = ImageTally()
-            nbytes = 0
-            for image in images[begin:end]:
-                nbytes += image.nbytes
-                sums.formats[image.facts.format] += 1
-                sums.animated += image.facts.animated
-            sums.rows.append(row)
-            sums.counts.append(len(references))
-            sums.payload_nbytes.append(nbytes)
-            sums.path_nbytes.append(len(kept[0].encode()))
-            sums.path_json_nbytes.append(len(json_text(kept)))
-            sums.named += sum(map(bool, kept))
-            begin = end
-
-
-def _compared_nbytes(images: Sequence[CheckedImage]) -> int:
-    """The sizes of what the images of a record are made from, or :data:`NOT_COMPARED`."""
-    total = 0
-    for image in images:
-        if image.compared_nbytes is None:
-            return NOT_COMPARED
-        total += image.compared_nbytes
-    return total
-
-
-def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
-    """The keys of a record whose value looks like the name of an image file, though it is not taken for one."""
-    return [
-        key
-        for key, value in values.items()
-        if type(value) is str
-        and len(value) <= _LONGEST_PATH
-        and value.lower().endswith(IMAGE_SUFFIXES)
-        and key not in references
-        # What stands beside stored images is their path.
-        and key.removesuffix("_path") not in references
-    ]
+            pending.images.append(found)
+        self._records.add(pending)
 
 
 def held_objects(values: Mapping[str, Any]) -> dict[str, int]:

@@ -80,3 +80,19 @@ def test_an_encoding_that_gives_another_size_than_its_own_is_named(monkeypatch):
     with pytest.raises(FormatError, match="column 'a': encoding 'odd' gave 2 bytes, its size is 3"):
         compile_encoder(["a"], ["odd"], [3])({"a": 1})
     parse_encoding.cache_clear()
+
+
+class _Part:
+    def __len__(self) -> int:
+        return 1000
+
+
+def test_given_values_are_parts_as_they_are():
+    part = _Part()
+    encode = compile_encoder(["a", "b"], ["str", "bytes"], [None, None], joined=False, given={"b"})
+    assert encode({"a": "xy", "b": part}) == (struct.pack("<2I", 2, 1000), b"xy", part)
+    # What struct does not take at once is encoded with care, around them too.
+    encode = compile_encoder(["a", "b"], ["int", "bytes"], [8, None], joined=False, given={"b"})
+    assert b"".join(encode({"a": np.bool_(True), "b": b"z"})) == struct.pack("<Iq", 1, 1) + b"z"
+    with pytest.raises(SampleError, match="column 'a'"):
+        encode({"a": "no number", "b": part})
