@@ -134,13 +134,19 @@ def check_socket_room() -> None:
     long, torch drops the batch with a traceback on stderr, and the trainer waits for it for ever.
 
     Raises:
-        StorageError: the directory's path is too long; names it.
+        StorageError: the directory's path is too long, or there is no such directory; says what to set.
     """
     import torch.multiprocessing
 
     if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
         return
-    directory = tempfile.gettempdir()
+    try:
+        directory = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise StorageError(
+            f"DataLoader workers need a directory for sockets, there is none ({error}): set TMPDIR to one that may be "
+            "written, or use num_workers=0"
+        ) from error
     room = _SOCKET_PATH_NBYTES - _SOCKET_NAME_NBYTES
     nbytes = len(os.fsencode(directory))
     if nbytes > room:

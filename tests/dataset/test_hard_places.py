@@ -19,8 +19,9 @@ from tests.support.small_server import SmallServer, small_server
 SAMPLES, PER_SHARD = 96, 12
 EPOCH = "hardships.read_epoch"
 WHAT_TO_SET = r"make it writable, make room, .*local= or STREAMSHARD_CACHE, or none with cache='memory'"
-# A promise: whoever starts a job in such a place knows it within this time. Measured: 0.1 to 0.7 s.
-AT_ONCE_S = 10.0
+# Whoever starts a job in such a place is told within 10 s: measured 0.1 to 0.7 s. Here, so that a busy machine does not
+# matter: long before anything that waits for ``download_timeout`` could end.
+TIMEOUT_S = 600.0
 
 mounts = pytest.mark.skipif(not may_mount(), reason="needs the right to mount a file system in a name space")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become another user")
@@ -45,7 +46,10 @@ def reachable(tmp_path: Path) -> Path:
 
 
 def reading(server: SmallServer, workers: int, **dataset: Any) -> dict[str, Any]:
-    return {"dataset": {"remote": f"http://{server.host}/set", **dataset}, "workers": workers}
+    return {
+        "dataset": {"remote": f"http://{server.host}/set", "download_timeout": TIMEOUT_S, **dataset},
+        "workers": workers,
+    }
 
 
 def check_epoch(outcome: Outcome) -> None:
@@ -56,7 +60,7 @@ def check_told(outcome: Outcome, *words: str) -> None:
     assert outcome.error == "StorageError", outcome.printed
     for pattern in words:
         assert re.search(pattern, outcome.message, re.DOTALL), outcome.message
-    assert outcome.seconds < AT_ONCE_S
+    assert outcome.seconds < TIMEOUT_S / 6
 
 
 @pytest.mark.parametrize("workers", [0, 2])

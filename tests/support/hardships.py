@@ -32,29 +32,32 @@ torch.set_num_threads(1)
 
 
 def read_epoch(options: dict[str, Any]) -> dict[str, Any]:
-    """Read one epoch and return the numbers of its samples, in order, and those of each batch given before an error.
+    """Read epochs and return the numbers of their samples, in order.
 
     Options:
         dataset: arguments of ``StreamingDataset``.
         batch_size, workers: of the loader.
         log: each batch is appended to it, as JSON, when it has come.
-        steps: stop after so many batches.
-        pause_s: seconds between two batches.
+        epochs: how many; 1 by default.
+        leave_after: batches of the first epoch after which it is left.
+        gate: [batches, path]: after so many batches, wait until there is such a file.
     """
     log = os.open(options["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if options.get("log") else None
     dataset = StreamingDataset(**options["dataset"])
     loader = make_loader(
         "streaming", dataset, options.get("batch_size", 6), num_workers=options.get("workers", 0)
     )
+    gate, gate_path = options.get("gate", [-1, ""])
     numbers: list[int] = []
-    for step, batch in enumerate(loader, start=1):
-        numbers += numbers_of(batch)
-        if log is not None:
-            os.write(log, json.dumps(numbers_of(batch)).encode() + b"\n")
-        if step == options.get("steps"):
-            break
-        if options.get("pause_s"):
-            time.sleep(options["pause_s"])
+    for epoch in range(options.get("epochs", 1)):
+        for step, batch in enumerate(loader, start=1):
+            numbers += numbers_of(batch)
+            if log is not None:
+                os.write(log, json.dumps(numbers_of(batch)).encode() + b"\n")
+            if epoch == 0 and step == options.get("leave_after"):
+                break
+            while step == gate and not Path(gate_path).exists():
+                time.sleep(0.005)
     if log is not None:
         os.close(log)
     return {"numbers": numbers}
@@ -64,6 +67,21 @@ def batches_in(log: Path) -> list[list[int]]:
     """The batches in a log that may be half-written at its end."""
     text = log.read_text() if log.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def read_texts(options: dict[str, Any]) -> list[str]:
+    """Read one epoch and return its texts."""
+    dataset = StreamingDataset(**options["dataset"])
+    loader = make_loader("streaming", dataset, options["batch_size"], num_workers=options["workers"])
+    return [text for batch in loader for text in batch["text"]]
+
+
+def say(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, or end with the status ``exit``, after ``sleep_s`` seconds."""
+    time.sleep(options.get("sleep_s", 0))
+    if "exit" in options:
+        raise SystemExit(options["exit"])
+    return options
 
 
 def read_arrays(options: dict[str, Any]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import multiprocessing.util
 import os
@@ -104,7 +105,7 @@ class Nursery:
             start_new_session=True,
         )
         there.close()
-        self._lines = self._here.makefile("r")
+        self._text = b""
         self._ends: dict[int, tuple[int, str]] = {}
         self._number = 0
         self._here.settimeout(PATIENCE_S)
@@ -118,6 +119,7 @@ class Nursery:
         self._number += 1
         directory = Path(self._scratch.name) / str(self._number)
         directory.mkdir()
+        (directory / "printed").touch()
         order = {
             "number": self._number,
             "target": target,
@@ -146,9 +148,12 @@ class Nursery:
         return self._ends[number]
 
     def _read(self) -> dict[str, Any]:
-        line = self._lines.readline()
-        if not line:
-            raise AssertionError(f"the nursery ended with {self._process.wait()}")
+        while b"\n" not in self._text:
+            piece = self._here.recv(65536)
+            if not piece:
+                raise AssertionError(f"the nursery ended with {self._process.wait()}")
+            self._text += piece
+        line, self._text = self._text.split(b"\n", 1)
         said: dict[str, Any] = json.loads(line)
         if "ended" in said:
             self._ends[said["ended"]] = (said["code"], said["outcome"])
@@ -158,7 +163,6 @@ class Nursery:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._lines.close()
         self._here.close()
         self._process.wait(PATIENCE_S)
         self._scratch.cleanup()
@@ -174,7 +178,7 @@ def _endure(conditions: dict[str, Any]) -> None:
         no_locks: ``flock`` fails with this errno.
         small_disk: [directory, nbytes]: a tmpfs of that size, in a mount name space of its own.
         read_only: directory that is mounted read-only, in a mount name space of its own.
-        umask: permissions taken from what is made.
+        clock_s: the wall clock jumps by so many seconds, there and back, each time that it is looked at.
     """
     for mount in ("small_disk", "read_only"):
         if mount in conditions:
@@ -184,8 +188,8 @@ def _endure(conditions: dict[str, Any]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    if "umask" in conditions:
-        os.umask(conditions["umask"])
+    if "clock_s" in conditions:
+        time.time, time.time_ns = _jumping(conditions["clock_s"])
     if "no_locks" in conditions:
         fcntl.flock = _without_locks(conditions["no_locks"])  # type: ignore[assignment]
     if "file_nbytes" in conditions:
@@ -226,6 +230,15 @@ def _without_locks(number: int) -> Callable[..., None]:
     return flock
 
 
+def _jumping(seconds: float) -> tuple[Callable[[], float], Callable[[], int]]:
+    real, offsets = time.time, itertools.cycle((0.0, seconds, 0.0, -seconds))
+
+    def now() -> float:
+        return real() + next(offsets)
+
+    return now, lambda: round(now() * 1e9)
+
+
 def may_mount() -> bool:
     """Whether this user may mount file systems here."""
     pid = os.fork()
@@ -242,7 +255,7 @@ def may_mount() -> bool:
 
 def _live(order: dict[str, Any], outcome: int) -> None:
     """Be the child, which tells its outcome through a pipe: it may be allowed to write no file."""
-    os.setsid()
+    os.setpgid(0, 0)
     printed = os.open(Path(order["directory"]) / "printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
@@ -302,6 +315,8 @@ def _serve(connection: socket.socket) -> None:
                     # As a child of multiprocessing ends. Taking the interpreter down would take seconds.
                     multiprocessing.util._exit_function()
                     os._exit(0)
+                with contextlib.suppress(PermissionError, ProcessLookupError):
+                    os.setpgid(pid, pid)  # whoever comes first: it can be signalled from now on
                 os.close(telling)
                 os.set_blocking(told, False)
                 children[pid] = (order["number"], told)

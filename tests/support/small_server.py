@@ -15,7 +15,8 @@ from xml.sax.saxutils import escape
 class SmallServer(ThreadingHTTPServer):
     """Serves ``files`` by path. ``trouble``: "", "denied", "missing", "busy", "short" or "wrong".
 
-    ``seen``: what clients sent: paths with their queries, and headers.
+    ``key``: access key that alone is let in, where one is set. ``seen``: what clients sent: paths with their queries,
+    and headers.
     """
 
     daemon_threads = True
@@ -24,6 +25,7 @@ class SmallServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
         self.trouble = ""
+        self.key = ""
         self.seen: list[str] = []
 
     @property
@@ -64,6 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if server.trouble in failure:
             self._fail(*failure[server.trouble])
+        elif f"Credential={server.key}" not in self.headers.get("Authorization", "Credential="):
+            self._fail(400, "ExpiredToken")
         elif "list-type" in query:
             self._list(path.rstrip("/"), query.get("prefix", [""])[0])
         elif path not in server.files:
