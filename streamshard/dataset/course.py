@@ -16,6 +16,7 @@ from streamshard.dataset.bundles import Bundling
 from streamshard.dataset.dropped import DropReport
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.handover import Beginning
+from streamshard.dataset.heap import keep_freed_memory
 from streamshard.dataset.incidents import check_report
 from streamshard.dataset.iteration import PROGRESS
 from streamshard.dataset.left_out import LeftOut, Tally, take_left_out, with_left_out
@@ -326,6 +327,7 @@ class Course:
         plan, rank = self.plan_of_next()
         check_report(self._tolerance.report, self._world().rank)
         beginning = self._turns.begin_for_workers(repr(self), self._world())
+        keep_freed_memory(self._source.sample_nbytes)
         self._report_left_out(plan, beginning.epoch)
         return beginning, plan, rank
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamshard.dataset.ahead import Ahead
 from streamshard.dataset.foresight import Foresight
+from streamshard.dataset.heap import keep_freed_memory
 from streamshard.dataset.pool import ShardPool
 from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
@@ -176,6 +177,7 @@ class Feed:
             FormatError, StorageError: a shard that is missing, cut, damaged or cannot be fetched, named. The
                 batches before the first one that needs it have been given.
         """
+        keep_freed_memory(self._source.sample_nbytes)
         pool = ShardPool(self._source)
         sieve = self._sieve
         foresight = Foresight(self._source, self._share)
@@ -250,9 +252,8 @@ class Feed:
         if self._reading.one_by_one:
             return 1
         plan = self._share.plan
-        mean_nbytes = max(1, self._source.raw_nbytes // self._source.num_samples)
         most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
-        samples = min(most, _CHUNK_NBYTES // mean_nbytes, most_samples or most)
+        samples = min(most, _CHUNK_NBYTES // self._source.sample_nbytes, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 
     def _enough_ahead(self, waiting: deque[RankBatches], ahead: Ahead) -> bool:

@@ -267,6 +267,11 @@ class Source:
         return sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
 
     @property
+    def sample_nbytes(self) -> int:
+        """Mean bytes of a stored sample, at least 1."""
+        return max(1, self.raw_nbytes // self.num_samples)
+
+    @property
     def only_decoder(self) -> SampleDecoder | None:
         """The decoder of all samples, where all shards have the same columns; else None."""
         return next(iter(self._decoders.values())) if len(self._decoders) == 1 else None

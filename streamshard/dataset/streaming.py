@@ -216,7 +216,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
         """Bytes of the samples of one rank's batch, as they are stored, on average."""
         plan, _ = self.plan_of_next()
         samples = -(-plan.global_batch_size // plan.ranks)
-        return samples * max(1, self._source.raw_nbytes // self._source.num_samples)
+        return samples * self._source.sample_nbytes
 
     def batches_in_sight(self, workers: int) -> int | None:
         """Batches that one of a rank's workers may look ahead; None where no cache has a limit."""
