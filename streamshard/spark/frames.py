@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamshard.storage.opening import is_local
-from streamshard.write.arrow_values import row_converter
+from streamshard.write.arrow_values import python_values, row_converter
 from streamshard.write.parts import PartedDataset, WrittenPart
 
 if TYPE_CHECKING:
@@ -118,4 +118,6 @@ class _WritePartition:
             if self.udf_iterable is not None:
                 yield from self.udf_iterable(batch.to_pandas(), **self.udf_kwargs)
             else:
-                yield from map(convert, batch.to_pylist())
+                columns = [python_values(column) for column in batch.columns]
+                for values in zip(*columns, strict=True):
+                    yield convert(dict(zip(batch.schema.names, values, strict=True)))

@@ -41,6 +41,34 @@ def encoding_of(kind: Any) -> str:
     return "json"
 
 
+def python_values(column: Any) -> list[Any]:
+    """The values of an Arrow array, maps as dicts, at any depth."""
+    values: list[Any] = column.to_pylist()
+    change = _map_changer(column.type)
+    return values if change is None else [change(value) for value in values]
+
+
+def _map_changer(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes dicts of the pairs that Arrow gives for maps; None where there are none in the type."""
+    name = str(kind)
+    if "map<" not in name:
+        return None
+    if name.startswith("map<"):
+        inner = _map_changer(kind.item_type)
+        return lambda pairs: (
+            None if pairs is None else {key: item if inner is None else inner(item) for key, item in pairs}
+        )
+    if name.startswith("struct<"):
+        fields = {field.name: change for field in kind if (change := _map_changer(field.type)) is not None}
+        return lambda row: (
+            None
+            if row is None
+            else {key: fields[key](item) if key in fields else item for key, item in row.items()}
+        )
+    inner = _map_changer(kind.value_type)
+    return lambda items: None if items is None or inner is None else [inner(item) for item in items]
+
+
 def row_converter(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Make the function that turns a row of Arrow's Python values into a sample.
 

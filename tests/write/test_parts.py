@@ -13,7 +13,7 @@ import pytest
 
 from streamshard import LocalDataset
 from streamshard.errors import BlobNotFoundError, SampleError, StorageError
-from streamshard.write.arrow_values import encoding_of, row_converter
+from streamshard.write.arrow_values import encoding_of, python_values, row_converter
 from streamshard.write.parts import PartedDataset, check_written
 
 
@@ -154,3 +154,13 @@ def test_rows_take_the_form_of_their_encodings() -> None:
         convert({"a": [1, None]})
     with pytest.raises(SampleError, match=r"column 'a'"):
         convert({"a": [1 << 40]})
+
+
+def test_maps_are_dicts_at_any_depth() -> None:
+    inner = pa.map_(pa.string(), pa.int64())
+    kind = pa.struct([("m", pa.map_(pa.int8(), pa.list_(inner))), ("x", pa.int8())])
+    rows = [{"m": [(1, [[("a", 2)], None]), (2, None)], "x": 3}, None, {"m": None, "x": None}]
+    assert python_values(pa.array(rows, kind)) == [
+        {"m": {1: [{"a": 2}, None], 2: None}, "x": 3}, None, {"m": None, "x": None},
+    ]  # fmt: skip
+    assert python_values(pa.array([[1], None])) == [[1], None]
