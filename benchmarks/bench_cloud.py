@@ -6,6 +6,7 @@ The bucket is SeaweedFS, the link the tests' proxy, each in a process of its own
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -172,18 +173,18 @@ def _theirs(port: int, scratch: str, url: str, **options: Any) -> Iterator[Any]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _loader_of(package: str) -> Any:
+    return importlib.import_module(package).StreamingDataLoader
+
+
 def first_batch(**place: Any) -> dict[str, float]:
     """From making the dataset to having its first samples, with a loader as training has it."""
-    from streamshard import StreamingDataLoader
-
-    return _first_batch(_ours(**place), StreamingDataLoader, place["port"])
+    return _first_batch(_ours(**place), _loader_of("streamshard"), place["port"])
 
 
 def first_batch_of_mosaic(**place: Any) -> dict[str, float]:
     """The same."""
-    from streaming import StreamingDataLoader
-
-    return _first_batch(_theirs(**place), StreamingDataLoader, place["port"])
+    return _first_batch(_theirs(**place), _loader_of("streaming"), place["port"])
 
 
 def _first_batch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
@@ -205,16 +206,12 @@ def _end(batches: Any) -> None:
 
 def cold_epoch(**place: Any) -> dict[str, float]:
     """An epoch, with no time between batches: share of the link from the first byte of a shard to the last."""
-    from streamshard import StreamingDataLoader
-
-    return _cold_epoch(_ours(**place), StreamingDataLoader, place["port"])
+    return _cold_epoch(_ours(**place), _loader_of("streamshard"), place["port"])
 
 
 def cold_epoch_of_mosaic(**place: Any) -> dict[str, float]:
     """The same."""
-    from streaming import StreamingDataLoader
-
-    return _cold_epoch(_theirs(**place), StreamingDataLoader, place["port"])
+    return _cold_epoch(_theirs(**place), _loader_of("streaming"), place["port"])
 
 
 def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
@@ -234,16 +231,12 @@ def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
 
 def limited(**place: Any) -> dict[str, float]:
     """Some epochs through a cache of a quarter of the data; bytes of shards fetched."""
-    from streamshard import StreamingDataLoader
-
-    return _limited(_ours, StreamingDataLoader, place)
+    return _limited(_ours, _loader_of("streamshard"), place)
 
 
 def limited_of_mosaic(**place: Any) -> dict[str, float]:
     """The same."""
-    from streaming import StreamingDataLoader
-
-    return _limited(_theirs, StreamingDataLoader, place)
+    return _limited(_theirs, _loader_of("streaming"), place)
 
 
 def _limited(kind: Any, loader_of: Any, place: dict[str, Any]) -> dict[str, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from typing import Any
 
 import click
 
+from streamshard.cli._streams import leave_unread
 from streamshard.cli._text import printable
 from streamshard.errors import StreamshardError
 
@@ -23,10 +23,7 @@ class NamedErrorCommand(click.Command):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of our output (`| head`) went away; what is left in the buffer must not raise at
-            # exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(1)
+            leave_unread(ctx)
         except (StreamshardError, OSError, ValueError) as error:
             click.echo(f"error: {_one_paragraph(error)}", err=True)
             ctx.exit(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from streamshard.cli._streams import leave_unread
 from streamshard.errors import StreamshardError
 
 
@@ -44,8 +43,6 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of our output has gone (`| head`): nothing more to say, and nothing to flush at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(1)
+            leave_unread(ctx)
         except (StreamshardError, OSError) as error:
             raise click.ClickException(str(error)) from error

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    import click
 
 
 def open_closed_streams() -> None:
@@ -24,6 +27,12 @@ def open_closed_streams() -> None:
         sys.stdout = os.fdopen(1, "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def leave_unread(ctx: click.Context) -> None:
+    """End a command whose output nobody reads any more (``| head``): exit 1, and nothing raises at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    ctx.exit(1)
 
 
 class _Patient:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from streamshard.cli._errors import NamedErrorCommand
 from streamshard.cli._options import json_option, split_option, storage_option
+from streamshard.cli._reports import tell
 from streamshard.cli._text import say
 
 if TYPE_CHECKING:
@@ -65,11 +65,7 @@ def command(
         allow_unsafe_types=allow_unsafe_types,
         storage_options=storage_options,
     )
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
-    else:
-        _print(report)
-    ctx.exit(0 if report.ok else 1)
+    tell(ctx, report, _print, as_json=as_json)
 
 
 def _print(report: RepairReport) -> None:

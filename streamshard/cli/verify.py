@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from streamshard._sizes import format_bytes
 from streamshard.cli._errors import NamedErrorCommand
 from streamshard.cli._options import json_option, split_option, storage_option
+from streamshard.cli._reports import tell
 from streamshard.cli._text import say
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ def command(
             storage_options=storage_options,
             progress=progress,
         )
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=2))
-    else:
-        _print(report)
-    ctx.exit(0 if report.ok else 1)
+    tell(ctx, report, _print, as_json=as_json)
 
 
 def _print(report: Report) -> None:

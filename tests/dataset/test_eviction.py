@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import mmap
+import os
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset, World
@@ -16,6 +20,7 @@ from streamshard.storage.cache_directory import CacheDirectory
 from streamshard.storage.local_store import LocalStore
 from tests.support.belady import fetches_of_lru, fewest_fetches
 from tests.support.cache_client import ours_in
+from tests.support.leftovers import deleted_but_held
 from tests.support.pretended_ranks import numbers, write_numbers
 
 EPOCHS = 3
@@ -141,6 +146,30 @@ def test_three_epochs_fetch_what_the_best_eviction_would(
     fetched = len(log.read_text().split())
     assert best <= fetched <= 1.02 * best
     assert fetches_of_lru(requests, shards // 4) > 1.1 * best
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_readers_have_open_or_mapped_is_within_the_limit(tmp_path: Path) -> None:
+    remote = write_numbers(tmp_path / "remote", [200] * 16)
+    (nbytes,) = {path.stat().st_size for path in remote.glob("*.mds")}
+    cache, limit = tmp_path / "cache", 6 * nbytes
+    job = Job(remote, cache, ranks=2, workers=1, batch_size=20, cache_limit=limit, num_canonical_nodes=2,
+              shuffle_block_size=200)  # fmt: skip
+    seen, most = 0, 0
+    for _ in range(2):
+        for batches in zip(*job.loaders, strict=True):
+            seen += sum(map(len, batches))
+            pids = [process.pid for process in (psutil.Process(), *psutil.Process().children())]
+            with CacheDirectory(cache).room():  # as _Watch
+                most = max(most, _shards_in(cache) + deleted_but_held(cache, pids))
+    assert seen == 2 * 3200
+    assert 4 * nbytes <= most <= limit
+    # And it would be seen:
+    (cache / "other").write_bytes(bytes(5000))
+    with (cache / "other").open("rb") as held, mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ):
+        (cache / "other").unlink()
+        assert deleted_but_held(cache, [os.getpid()]) >= 5000
+    assert deleted_but_held(cache, [os.getpid()]) == 0
 
 
 def test_without_a_limit_each_shard_is_fetched_once(tmp_path: Path, log: Path) -> None:

@@ -56,6 +56,35 @@ def test_b147_sixteen_workers_on_an_empty_cache_fetch_each_shard_once(
     assert s3_proxy.count("GET", "index.json") == 1
 
 
+@pytest.mark.parametrize("cache", ["one for all", "one local directory by mistake"])
+def test_several_datasets_and_jobs_at_once_in_one_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    """Their files have the same names."""
+    monkeypatch.setenv("STREAMSHARD_CACHE", str(tmp_path / "cache"))
+    loaders = []
+    for number in range(2):
+        samples = [{"number": 1000 * number + row} for row in range(120)]
+        write_dataset(tmp_path / str(number), samples, {"number": "int"}, samples_per_shard=10)
+        for seed in range(2):
+            dataset = StreamingDataset(
+                remote=(tmp_path / str(number)).as_uri(),
+                local=None if cache == "one for all" else tmp_path / "cache",
+                shuffle=True,
+                shuffle_seed=seed,
+                cache_limit="6kb",
+                batch_size=5,
+            )
+            loaders.append(StreamingDataLoader(dataset, num_workers=seed))
+    found: list[list[int]] = [[] for _ in loaders]
+    for batches in zip(*loaders, strict=True):
+        for numbers, batch in zip(found, batches, strict=True):
+            numbers += batch["number"].tolist()
+    for number in range(2):
+        for numbers in found[2 * number : 2 * number + 2]:
+            assert sorted(numbers) == list(range(1000 * number, 1000 * number + 120))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_b133_a_run_resumed_near_the_end_fetches_only_what_it_needs(tmp_path: Path, workers: int) -> None:
     directory = text_dataset(tmp_path / "set", 400, samples_per_shard=20)
