@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import random
+import hashlib
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ class RetryPolicy:
         timeout_s: seconds after which an operation that made no progress fails for good, > 0.
         backoff_s: seconds before the second try; doubled for each further one.
         max_backoff_s: longest wait between two tries, in seconds.
-        jitter: share of each wait that is random, in [0, 1], so that many processes do not knock in step.
+        jitter: share of each wait that differs from process to process, in [0, 1], so that many do not knock in step.
     """
 
     attempts: int = 6
@@ -74,7 +76,7 @@ def call_with_retry(
     hint: str = "",
     sleep: Callable[[float], None] = pause,
     clock: Callable[[], float] = time.monotonic,
-    chance: Callable[[], float] = random.random,
+    chance: Callable[[], float] | None = None,
 ) -> T:
     """Call ``operation`` until it succeeds, fails for good, or the policy's tries or seconds are used up.
 
@@ -84,6 +86,7 @@ def call_with_retry(
             sense.
         redact: takes secrets out of the text of foreign errors.
         hint: said after an access error, such as which credentials were used.
+        chance: the jitter of a wait, in [0, 1); default: ``chance_of``.
 
     Raises:
         BlobNotFoundError, AccessDeniedError: at once.
@@ -108,12 +111,26 @@ def call_with_retry(
                     continue
             seconds = clock() - begin
             if failure is Failure.TRANSIENT and attempt < policy.attempts:
-                wait = policy.wait_s(attempt, chance())
+                wait = policy.wait_s(attempt, chance_of(what, attempt) if chance is None else chance())
                 # A bad checksum is no sign of a dead place, and its file may have taken long to arrive.
                 if isinstance(error, ChecksumError) or seconds + wait < policy.timeout_s:
                     sleep(wait)
                     continue
             _fail(error, failure, what=what, attempt=attempt, seconds=seconds, redact=redact, hint=hint)
+
+
+def chance_of(what: str, attempt: int) -> float:
+    """Say how much of the jitter a process takes after failed attempt ``attempt`` at ``what``, in [0, 1).
+
+    The same for a rank in each run, different for other ranks, machines, files and attempts. Not Python's ``random``:
+    its state is the user's, who often seeds all ranks alike, and forked processes share it.
+    """
+    who = os.environ.get("RANK") or f"{os.getppid()}/{os.getpid()}"
+    text = f"{socket.gethostname()}\0{who}\0{what}\0{attempt}"
+    return (
+        int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).digest(), "big")
+        / 2**48
+    )
 
 
 def _fail(

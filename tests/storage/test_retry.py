@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import heapq
+import os
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +22,7 @@ from streamshard.errors import (
 )
 from streamshard.storage.cancel import FetchCancelled
 from streamshard.storage.failures import Failure, classify
-from streamshard.storage.retry import RetryPolicy, call_with_retry
+from streamshard.storage.retry import RetryPolicy, call_with_retry, chance_of
 
 
 class Clock:
@@ -232,3 +235,58 @@ def test_a_made_up_status_beneath_a_cut_answer_does_not_make_it_final() -> None:
     error = named("ClientPayloadError")
     error.__cause__ = http(code=400)
     assert classify(error) is Failure.TRANSIENT
+
+
+def test_b147_many_ranks_that_begin_at_once_do_not_knock_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 ranks ask at one moment a place that serves 35 in each tenth of a second and throttles the others."""
+    policy = RetryPolicy(timeout_s=60)
+
+    def crowd(chance: Callable[[int, int], float]) -> tuple[int, int, int]:
+        """How many are left in the end, requests, and the most in one tenth of a second after the first."""
+        asking = [(0.0, rank, 1) for rank in range(2_000)]
+        served: dict[int, int] = {}
+        asked: dict[int, int] = {}
+        lost = requests = 0
+        while asking:
+            moment, rank, attempt = heapq.heappop(asking)
+            tenth = int(moment * 10)
+            requests += 1
+            asked[tenth] = asked.get(tenth, 0) + 1
+            if served.get(tenth, 0) < 35:
+                served[tenth] = served.get(tenth, 0) + 1
+            elif attempt < policy.attempts:
+                wait_s = policy.wait_s(attempt, chance(rank, attempt))
+                heapq.heappush(asking, (moment + wait_s, rank, attempt + 1))
+            else:
+                lost += 1
+        return lost, requests, max(count for tenth, count in asked.items() if tenth > 0)
+
+    def own(rank: int, attempt: int) -> float:
+        monkeypatch.setenv("RANK", str(rank))
+        return chance_of("read s3://bucket/index.json", attempt)
+
+    lost, requests, most = crowd(own)
+    lost_in_step, requests_in_step, most_in_step = crowd(lambda rank, attempt: 0.5)
+    assert (lost, lost_in_step > 1_500) == (0, True)
+    assert requests < requests_in_step
+    assert most < 0.5 * most_in_step
+
+
+def test_the_jitter_is_the_ranks_own_and_touches_no_random_numbers_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    random.seed(1)
+    before = random.getstate()
+    found = {(what, attempt): chance_of(what, attempt) for what in "ab" for attempt in (1, 2)}
+    assert random.getstate() == before
+    assert {key: chance_of(*key) for key in found} == found
+    monkeypatch.setenv("RANK", "4")
+    assert len({*found.values(), chance_of("a", 1)}) == 5
+    assert all(0 <= chance < 1 for chance in found.values())
+    monkeypatch.delenv("RANK")
+    here = chance_of("a", 1)
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if chance_of("a", 1) != here else 1)
+    assert os.waitpid(pid, 0)[1] == 0
