@@ -86,6 +86,7 @@ class _ConvertCommand(click.Command):
 @click.option("--dry-run", is_flag=True, help="Say what would be made, and every problem.")
 @click.option("--split", metavar="NAME=SHARE,...", help="Split into OUT/NAME (train=0.98,val=0.02).")
 @click.option("--overwrite", is_flag=True, help="Replace a finished dataset in --out.")
+@click.option("--append", is_flag=True, help="Add to the dataset in --out.")
 @click.option("--resume/--no-resume", default=True, help="Go on with an interrupted run (default).")
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME=ENCODING", help="Encoding of a column; repeatable."
@@ -167,6 +168,8 @@ def command(
         raise click.UsageError(
             f"--hash none and --hash {next(name for name in hashes if name != 'none')}: choose one"
         )
+    if split is not None and rest["append"]:
+        raise click.UsageError("--split and --append: choose one; add to each of the datasets in turn")
     if split is not None and dry_run:
         raise click.UsageError("--split and --dry-run: choose one; a dry run tells of all records")
     if (fetch_private or fetch_limits) and not fetch:

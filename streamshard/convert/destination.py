@@ -13,6 +13,7 @@ from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import Store
+from streamshard.write.claim import Claim
 from streamshard.write.remote_claim import RemoteClaim
 
 
@@ -110,8 +111,11 @@ class LocalDestination:
 
     @contextmanager
     def claimed(self) -> Iterator[Callable[[], None]]:
-        """The work directory, which is locked, is in the place itself."""
-        yield lambda: None
+        claim = Claim(self._directory)
+        try:
+            yield lambda: None
+        finally:
+            claim.release()
 
 
 class StoreDestination:

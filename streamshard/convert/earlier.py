@@ -15,6 +15,10 @@ from streamshard.errors import ConvertError, FormatError
 from streamshard.format.index import INDEX_BASENAME, Index, parse_index, side_basenames
 from streamshard.format.sample_hashes import digest_nbytes, side_basename
 from streamshard.read.tables import MAX_INDEX_NBYTES
+from streamshard.write.append import Base
+
+APPENDED_KEY = "appended"
+"""In the index, under ``"streamshard"``: a list of what ``--append`` has added, as ``"convert"`` tells of the first."""
 
 _SHARD_FILE = re.compile(r"shard\.\d{5,}\.mds(\.\w+)?")
 _WAYS_OUT = "choose another --out, or replace it with --overwrite"
@@ -49,8 +53,10 @@ class EarlierOutput:
             raise ConvertError(
                 f"{where}: holds an {INDEX_BASENAME} already, and not a sound one ({error}); {_WAYS_OUT}"
             ) from error
+        if self._options.append:
+            return index if self._is_there(index, origins) else None
         made = index.extra.get("convert")
-        facts = made if isinstance(made, dict) else {}
+        facts = made if isinstance(made, dict) and APPENDED_KEY not in index.extra else {}
         if facts.get("options") != self._options.portable_digest() or not self._options.resume:
             raise ConvertError(
                 f"{where}: holds a finished dataset ({_counts(index)}), not made by this job; {_WAYS_OUT}"
@@ -78,6 +84,41 @@ class EarlierOutput:
                 )
         self._check_side_files(index)
         return index
+
+    def _is_there(self, index: Index, origins: Sequence[Origin]) -> bool:
+        """Whether one of the runs that made a dataset is this very job."""
+        facts = index.facts
+        added = facts.get(APPENDED_KEY)
+        nbytes = sum(origin.nbytes for origin in origins)
+        for run in [facts.get("convert"), *(added if isinstance(added, list) else [])]:
+            if (
+                isinstance(run, dict)
+                and run.get("options") == self._options.portable_digest()
+                and run.get("source_nbytes", nbytes) == nbytes
+                and self._options.resume
+            ):
+                records = run.get("records")
+                digests = input_digests(
+                    origins,
+                    self._options,
+                    records if isinstance(records, int) else 0,
+                    self._progress,
+                    decode=bool(run.get("skipped")),
+                )
+                if run.get("digests") == digests:
+                    return True
+        return False
+
+    def base(self) -> Base | None:
+        """The dataset that is to be added to; ``None`` where there is none, or it is not to be.
+
+        Raises:
+            FormatError: its index is not sound.
+        """
+        text = (
+            self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES) if self._options.append else None
+        )
+        return None if text is None else Base(text, self._destination.name)
 
     def _check_side_files(self, index: Index) -> None:
         hashes = index.sample_hashes
@@ -118,7 +159,11 @@ class EarlierOutput:
         Raises:
             ConvertError: there are some, and they are not to be replaced.
         """
-        if self._options.overwrite or (self._journal.directory / "job.json").exists():
+        if (
+            self._options.overwrite
+            or self.base() is not None
+            or (self._journal.directory / "job.json").exists()
+        ):
             return
         strange = self.shard_files()
         if strange:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_128_hexdigest
 
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
-from streamshard.convert.earlier import EarlierOutput
+from streamshard.convert.earlier import APPENDED_KEY, EarlierOutput
 from streamshard.convert.engine import Engine, num_processes, open_engine
 from streamshard.convert.fetch_limits import DEFAULT_AT_ONCE
 from streamshard.convert.intake import Intake, Scanned
@@ -46,7 +47,9 @@ from streamshard.format.sample_hashes import (
     sample_hashes_entry,
 )
 from streamshard.format.shard import config_text, packed_size
+from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.storage.opening import is_local, join_url
+from streamshard.write.append import Base
 from streamshard.write.publish import publish_file
 
 
@@ -120,9 +123,11 @@ class _Job:
         self._kept = kept or self._journal.directory / KEPT_DIRECTORY
         self._origins: list[Origin] = []
         self._scanned = scanned
+        self._base: Base | None = None
 
     def dry_run(self) -> Summary:
         self._look_up()
+        self._open_base()
         with self._engine(writes=False) as workers:
             plan = self._planned(workers)
         schema = plan.schema()
@@ -175,6 +180,7 @@ class _Job:
                 self._earlier.remove_leftovers()
                 return finished
             with self._destination.claimed() as check:
+                self._open_base()
                 with self._engine() as workers:
                     plan = self._plan(workers)
                     done, resumed = self._write(plan, workers)
@@ -185,6 +191,18 @@ class _Job:
 
     def _engine(self, *, writes: bool = True) -> Engine:
         return open_engine(self._options, self._journal.directory, self._progress, writes=writes)
+
+    def _open_base(self) -> None:
+        """Read the index of the dataset that is added to; what is added will be like what is there."""
+        base = self._base = self._earlier.base()
+        if base is None:
+            return
+        try:
+            columns = base.columns or {}
+            base.check_kinds((name for name, _ in self._options.costs), self._options.sample_hash)
+        except ValueError as error:
+            raise ConvertError(str(error)) from error
+        self._options = replace(self._options, like=tuple(sorted(columns.items())))
 
     def _finished_before(self) -> Summary | None:
         index = self._earlier.finished(self._origins)
@@ -197,7 +215,8 @@ class _Job:
             KeptImages(self._kept).clear()
         for difference in journal.accept(self._facts()):
             self._progress.note(f"work of an interrupted run is planned anew: {difference}")
-        self._earlier.remove_index()
+        if self._base is None:
+            self._earlier.remove_index()
         if (journal.directory / "plan.json").exists():
             plan = Plan.load(journal.directory)
             limit = options.error_limit(plan.extra["convert"]["records"])
@@ -237,7 +256,10 @@ class _Job:
                 "sources": [origin.fingerprint() for origin in self._origins],
                 **self._options.scan_key(),
             },
-            "write": self._options.write_key(),
+            "write": {
+                **self._options.write_key(),
+                **({} if self._base is None else {"added to": xxh3_128_hexdigest(self._base.text)}),
+            },
         }
 
     def _scan_all(self, workers: Engine) -> Scanned:
@@ -247,7 +269,9 @@ class _Job:
 
     def _planned(self, workers: Engine) -> Plan:
         sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
-        return make_plan(self._journal.directory, sources, chunks, self._options, shaping.declared)
+        return make_plan(
+            self._journal.directory, sources, chunks, self._options, shaping.declared, self._base
+        )
 
     @property
     def kept_images(self) -> Path:
@@ -300,6 +324,7 @@ class _Job:
                 options.storage_options,
                 options.costs,
                 options.sample_hash,
+                0 if self._base is None else self._base.first_number,
             )
             for shard in range(plan.num_shards)
             if shard not in done
@@ -340,12 +365,43 @@ class _Job:
         if rejected.exists():
             # A copy: a run that is killed right after this still has the list.
             shutil.copyfile(rejected, built / REJECTED_BASENAME)
+            if self._base is not None:
+                self._keep_old_rejected(built / REJECTED_BASENAME)
             self._destination.place(built / REJECTED_BASENAME, REJECTED_BASENAME)
         elif self._options.overwrite:
             self._destination.delete(REJECTED_BASENAME)
-        publish_file(built, INDEX_BASENAME, [index_text(infos, extra)])
+        publish_file(built, INDEX_BASENAME, [index_text(*self._whole(infos, extra))])
         self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
         self._earlier.remove_leftovers()
+
+    def _keep_old_rejected(self, path: Path) -> None:
+        """Put in front what earlier runs have left out, unless a run that was killed right here has done so."""
+        old, new = self._destination.read(REJECTED_BASENAME) or b"", path.read_bytes()
+        path.write_bytes(old if old.endswith(new) else old + new)
+
+    def _whole(
+        self, infos: Sequence[ShardInfo], extra: Mapping[str, Any]
+    ) -> tuple[Sequence[ShardInfo], Mapping[str, Any]]:
+        """What the index has: the new shards, behind those of the dataset that is added to."""
+        base = self._base
+        if base is None:
+            return infos, extra
+        if self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES) != base.text:
+            raise ConvertError(
+                f"{self._destination.name}: its {INDEX_BASENAME} was replaced by somebody else meanwhile; run the same"
+                " command again to add to what is there now"
+            )
+        try:
+            shards, facts = base.joined(infos, extra)
+        except FormatError as error:
+            raise ConvertError(f"{self._destination.name}: {error}") from error
+        added = {
+            **extra["convert"],
+            "samples": sum(info.num_samples for info in infos),
+            "shards": len(infos),
+            "source_nbytes": sum(origin.nbytes for origin in self._origins),
+        }
+        return shards, {**facts, APPENDED_KEY: [*facts.get(APPENDED_KEY, []), added]}
 
     def _summary_of(
         self,
@@ -370,6 +426,7 @@ class _Job:
             skipped=extra.get("convert", {}).get("skipped", {}),
             skips=plan.skips if plan is not None else (),
             warnings=plan.warnings if plan is not None else (),
+            samples_before=0 if self._base is None or finished_before else self._base.index.num_samples,
             resumed_shards=resumed,
             finished_before=finished_before,
         )

@@ -25,12 +25,14 @@ from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Probl
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
+from streamshard.convert.shaping import IMAGE_FILES
 from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
 from streamshard.convert.tokenizing import token_columns
 from streamshard.errors import ConvertError
 
 LISTED_SKIPS = 100
+TOKENS_KEY = "tokens"
 
 
 class MergedScan:
@@ -145,8 +147,15 @@ class MergedScan:
                 for key in self._options.image_keys
                 if key not in self.keys or not self.keys[key].kinds & OTHER
             }
+        like = {name: encoding for name, encoding in self._options.like if encoding in IMAGE_FILES}
+        wanted |= {
+            key for key in like if key not in self.keys or not self.keys[key].kinds & ~(NULL | EMPTY_LIST)
+        }
         columns = []
         for key in sorted(wanted):
+            if key in like:
+                columns.append(self._image_column_like(key, like[key]))
+                continue
             formats = self._image_formats.get(key, Counter())
             item = "png" if set(formats) == {"png"} else "jpeg"
             one_each = self._image_rows[key] == formats.total() == self.num_records
@@ -154,6 +163,24 @@ class MergedScan:
             self._refuse_mixture(key)
             columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each, named))
         return tuple(columns)
+
+    def _image_column_like(self, key: str, encoding: str) -> ImageColumn:
+        """The column for images that are added to one of that encoding."""
+        formats = self._image_formats.get(key, Counter())
+        listed = encoding.startswith("list[")
+        one_each = self._image_rows[key] == formats.total() == self.num_records
+        others = set(formats) - {"png"}
+        if not listed and not one_each:
+            raise ConvertError(
+                f"{self._options.out}: column {key!r} ({encoding}) has one image in every record there; here"
+                f" {self.num_records} records have {formats.total()} images"
+            )
+        if "png" in encoding and others:
+            raise ConvertError(
+                f"{self._options.out}: column {key!r} ({encoding}) has PNG files alone there; here are"
+                f" {', '.join(sorted(others))} files too"
+            )
+        return ImageColumn(key, encoding, listed, f"{key}_path" in dict(self._options.like))
 
     def _refuse_mixture(self, key: str) -> None:
         """Refuse a key that was taken for images by its values where other records hold something else under it."""
@@ -217,10 +244,14 @@ class MergedScan:
         compared = nbytes != np.uint64(NOT_COMPARED)
         self._digests.add_images(chunk.array("record_hashes")[compared], nbytes[compared].astype(np.int64))
 
+    def token_facts(self) -> dict[str, Any]:
+        """What is said of each column of tokens."""
+        return {column.column: column.to_json() for column in token_columns(self._options.tokenize)}
+
     def extra(self) -> dict[str, Any]:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
         options = self._options
-        tokens = {column.column: column.to_json() for column in token_columns(options.tokenize)}
+        tokens = self.token_facts()
         return {
             "convert": {
                 "check": options.check,
@@ -233,7 +264,7 @@ class MergedScan:
                 "version": 1,
             },
             "images": {key: dict(formats) for key, formats in self._image_formats.items()},
-            **({"tokens": tokens} if tokens else {}),
+            **({TOKENS_KEY: tokens} if tokens else {}),
         }
 
 

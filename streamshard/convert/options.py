@@ -48,6 +48,7 @@ class ConvertOptions:
         on_error: ``"raise"``, or ``"skip"``: leave out records that cannot be converted, and count them.
         max_errors: most records that may be skipped, a number or a share of all records (``0.01``); ``None``: any.
         overwrite: replace a finished dataset in ``out``.
+        append: add to the dataset in ``out``, which must have the same columns, or begin one where there is none.
         resume: go on with what an interrupted run has left in ``out``.
         kind: what the sources are, see :data:`streamshard.convert.origins.KINDS`; ``None``: told by what they hold.
         columns: pairs of a column and its encoding, for columns whose encoding is not to be found.
@@ -57,6 +58,7 @@ class ConvertOptions:
             themselves, lists for their elements, null and a missing key for 0.
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
         recipe_options: pairs of an option of a recipe and its value, see :mod:`streamshard.convert.recipe`.
+        like: pairs of column and encoding of the dataset that is added to; found by the conversion itself.
         part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
         fetch: limits within which images at URLs are fetched; ``None``: such images are refused.
         tokenize: pairs of a tokenizer and the text column that it turns into tokens, in a column ``<name>_tokens``.
@@ -92,6 +94,7 @@ class ConvertOptions:
     on_error: str = "raise"
     max_errors: int | float | None = None
     overwrite: bool = False
+    append: bool = False
     resume: bool = True
     kind: str | None = None
     columns: tuple[tuple[str, str], ...] = ()
@@ -100,6 +103,7 @@ class ConvertOptions:
     costs: tuple[tuple[str, str], ...] = ()
     recipe_options: tuple[tuple[str, str], ...] = ()
     part: Part | None = None
+    like: tuple[tuple[str, str], ...] = ()
     fetch: FetchLimits | None = None
     tokenize: tuple[tuple[str, str], ...] = ()
     where: tuple[Condition, ...] = ()
@@ -129,6 +133,11 @@ class ConvertOptions:
         ):
             raise ValueError(
                 f"max_errors={self.max_errors!r}: expected a number from 0, or a share up to 1.0"
+            )
+        if self.append and (self.overwrite or self.part is not None):
+            raise ValueError(
+                "append: not together with overwrite, which replaces the dataset, nor with a split: add to each of"
+                " the datasets in turn"
             )
         if "none" in self.image_keys and len(set(self.image_keys)) > 1:
             raise ValueError(f"image_keys={self.image_keys!r}: 'none' stands alone, or not at all")
@@ -272,6 +281,7 @@ class ConvertOptions:
             if self.fetch
             else "",
             "tokenize": [column.to_json() for column in token_columns(self.tokenize)],
+            "like": [list(pair) for pair in self.like],
             "where": [str(condition) for condition in self.where],
             "max_side": self.max_side,
             "quality": self.quality,
@@ -296,6 +306,8 @@ class ConvertOptions:
         """A digest of the options that shape the output and that are the same on every machine (no paths)."""
         key = {**self.scan_key(), **self.write_key()}
         del key["image_root"]
+        # The first of several runs that append finds nothing to be like.
+        key.pop("like", None)
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -21,7 +21,7 @@ from streamshard.convert.columns import (
     ColumnPlan,
     plan_columns,
 )
-from streamshard.convert.merged import LISTED_SKIPS, MergedScan
+from streamshard.convert.merged import LISTED_SKIPS, TOKENS_KEY, MergedScan
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import (
     REJECTED_BASENAME,
@@ -33,6 +33,7 @@ from streamshard.convert.splits import keep_part
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
+from streamshard.write.append import Base
 
 _SIZES_AT_ONCE = 1 << 20
 
@@ -121,6 +122,7 @@ def make_plan(
     chunks: Sequence[Sequence[Path]],
     options: ConvertOptions,
     declared: Mapping[str, str],
+    base: Base | None = None,
 ) -> Plan:
     """Merge the scanned chunks of each source into a plan, and save it.
 
@@ -130,6 +132,7 @@ def make_plan(
         chunks: for each source, the files of its chunks in order.
         options: of the conversion.
         declared: column → encoding, where they were settled before the scan.
+        base: the dataset that is added to.
 
     Raises:
         ConvertError: records that cannot be converted (unless they are to be skipped), no records at all,
@@ -137,7 +140,7 @@ def make_plan(
     """
     found = MergedScan(sources, chunks, options, directory / REJECTED_BASENAME)
     with found.rejected:
-        return _planned(found, directory, sources, options, declared)
+        return _planned(found, directory, sources, options, declared, base)
 
 
 def _planned(
@@ -146,6 +149,7 @@ def _planned(
     sources: Sequence[Source],
     options: ConvertOptions,
     declared: Mapping[str, str],
+    base: Base | None,
 ) -> Plan:
     found.read_headings()
     found.refuse_problems()
@@ -155,6 +159,8 @@ def _planned(
     columns = plan_columns(
         found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest, declared=declared
     )
+    if base is not None:
+        _refuse_other_columns(base, columns, found.token_facts())
     try:
         schema = Schema.from_columns(columns.encodings())
     except (FormatError, ValueError) as error:
@@ -195,6 +201,17 @@ def _planned(
     )
     plan.save()
     return plan
+
+
+def _refuse_other_columns(base: Base, columns: ColumnPlan, tokens: Mapping[str, Any]) -> None:
+    try:
+        base.check_columns(columns.encodings())
+    except ValueError as error:
+        raise ConvertError(f"{error}; --drop, --rename and --column make them fit") from error
+    there = base.index.facts.get(TOKENS_KEY, {})
+    for name, facts in tokens.items():
+        if isinstance(there, dict) and there.get(name, facts) != facts:
+            raise ConvertError(f"column {name!r}: made by another tokenizer than the one of --tokenize")
 
 
 def _cut(rows: NDArray[Any], config_nbytes: int, options: ConvertOptions) -> NDArray[np.int64]:

@@ -62,6 +62,8 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
                 f" already; give that another name with --rename {column.column}=NAME, or --drop it"
             )
         declared[column.column] = column.encoding
+    for name, encoding in plain_columns(options.like).items():
+        declared.setdefault(name, encoding)
     for source in sources:
         if source.kind == LITDATA:
             from streamshard.convert.forms.litdata import refuse_unread
@@ -85,6 +87,13 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         options.where,
         frozenset(stored_costs),
     )
+
+
+def plain_columns(like: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Of the columns of a dataset that is added to, those that are neither images nor the paths of images."""
+    images = {name for name, encoding in like if encoding in IMAGE_FILES}
+    paths = {f"{name}_path" for name in images}
+    return {name: encoding for name, encoding in like if name not in images and name not in paths}
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,16 @@ class WriteTask:
     costs: tuple[tuple[str, str], ...] = ()
     sample_hash: str | None = None
     built: str = ""
+    first_number: int = 0
+
+    @property
+    def basename(self) -> str:
+        """The name of the raw shard."""
+        return shard_basename(self.first_number + self.shard)
 
     @property
     def label(self) -> str:
-        return f"writing {shard_basename(self.shard)}"
+        return f"writing {self.basename}"
 
 
 def write_planned_shard(task: WriteTask, advance: Advance) -> int:
@@ -104,10 +110,10 @@ def _write(
         if task.sample_hash is not None:
             ends = len(head) + np.cumsum(source.sizes)
             samples = [content[end - nbytes : end] for end, nbytes in zip(ends, source.sizes, strict=True)]
-            side_digest = write_side_file(built, shard_basename(task.shard), samples, task.sample_hash)
+            side_digest = write_side_file(built, task.basename, samples, task.sample_hash)
         info = store_shard(
             built,
-            shard_basename(task.shard),
+            task.basename,
             schema,
             [content],
             len(source.sizes),

@@ -16,6 +16,7 @@ class Summary:
 
     With ``dry_run`` nothing was: it is what would be, before compression, with the problems as skips.
     ``finished_before`` says that an earlier run had made all of it and nothing was done;
+    ``samples_before`` counts those of the dataset that was added to, which all other numbers leave out;
     ``resumed_shards`` counts the shards taken over from an interrupted run.
     """
 
@@ -31,6 +32,7 @@ class Summary:
     skipped: Mapping[str, int] = field(default_factory=dict)
     skips: tuple[PlacedProblem, ...] = ()
     warnings: tuple[str, ...] = ()
+    samples_before: int = 0
     resumed_shards: int = 0
     finished_before: bool = False
     dry_run: bool = False
@@ -51,6 +53,7 @@ class Summary:
             "skipped_by_reason": dict(self.skipped),
             "skipped_records": [skip.to_json() for skip in self.skips],
             "warnings": list(self.warnings),
+            "samples_before": self.samples_before,
             "resumed_shards": self.resumed_shards,
             "finished_before": self.finished_before,
             "dry_run": self.dry_run,
@@ -73,6 +76,10 @@ class Summary:
             f"nothing was written; it would be {made} before compression" if self.dry_run else first,
             "columns: " + ", ".join(f"{name} {encoding}" for name, encoding in sorted(self.columns.items())),
         ]
+        if self.samples_before:
+            lines.append(
+                f"added to the {self.samples_before} samples there; {self.samples_before + self.samples} in all"
+            )
         for key, formats in sorted(self.images.items()):
             counts = ", ".join(
                 f"{count} {name}" for name, count in sorted(formats.items(), key=lambda f: (-f[1], f[0]))

@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamshard.errors import StorageError
+from streamshard.format.index import INDEX_BASENAME
+from streamshard.write.append import Base
 from streamshard.write.claim import Claim
 from streamshard.write.destination import refuse_or_clear
+from streamshard.write.publish import publish_file
 from streamshard.write.remote_claim import RemoteClaim
 
 if TYPE_CHECKING:
@@ -23,7 +27,7 @@ class Place:
     """The directory that a writer fills, emptied of an older dataset and claimed, and the store of the URL, if any.
 
     Args:
-        out, exist_ok, storage_options: as of :class:`~streamshard.MDSWriter`.
+        out, exist_ok, append, storage_options: as of :class:`~streamshard.MDSWriter`.
         retry: of the uploads.
         on_lost: a method, called by a thread once another writer has taken over the URL; its object is not kept.
 
@@ -31,6 +35,7 @@ class Place:
         directory: local; a temporary one where ``out`` is a URL alone.
         remote: the store of the URL, or None.
         is_temporary: whether the directory is a temporary one.
+        base: the dataset that is added to, or None.
 
     Raises:
         ValueError: an ``out`` that makes no sense.
@@ -43,6 +48,7 @@ class Place:
         out: Any,
         *,
         exist_ok: bool,
+        append: bool,
         storage_options: Mapping[str, Any] | None,
         retry: RetryPolicy,
         on_lost: Callable[[], None],
@@ -56,10 +62,12 @@ class Place:
         self.is_temporary = local is None
         self.directory = _local_directory(local)
         self._made_directory = local is None or not self.directory.exists()
+        self._had_index = False
         self._on_lost = weakref.WeakMethod(on_lost)
         self._claims: list[Claim | RemoteClaim] = []
+        self.base: Base | None = None
         try:
-            self._prepare(exist_ok)
+            self._prepare(exist_ok, append)
         except BaseException:
             self.release()
             self.remove_if_made()
@@ -90,21 +98,64 @@ class Place:
             with contextlib.suppress(OSError):  # not empty: there are files that are kept, or another's
                 self.directory.rmdir()
 
-    def _prepare(self, exist_ok: bool) -> None:
+    def check_base(self) -> None:
+        """Make sure that the index that is to be replaced is the one that was read; StorageError if not."""
+        if self.base is None:
+            return
+        store = self._stores()[-1]
+        if store.read(INDEX_BASENAME) != self.base.text:
+            raise StorageError(
+                f"{store.url}/{INDEX_BASENAME} is not what it was when this writer began: somebody else has written"
+                " there; nothing was added. Begin again"
+            )
+
+    def restore_index(self) -> None:
+        """Put the old index back into the directory after a failure, or nothing where there was none."""
+        if self.base is not None and self._had_index:
+            publish_file(self.directory, INDEX_BASENAME, [self.base.text])
+        else:
+            (self.directory / INDEX_BASENAME).unlink(missing_ok=True)
+
+    def _stores(self) -> list[Store]:
         from streamshard.storage.local_store import LocalStore
 
-        stores: list[Store] = [LocalStore(self.directory)]
-        if self.remote is not None:
-            stores.append(self.remote)
-            if self.remote.local_path("x") == self.directory / "x":
-                raise ValueError(f"out: both places of the pair are {self.directory}")
-        if not exist_ok:
+        local: Store = LocalStore(self.directory)
+        return [local] if self.remote is None else [local, self.remote]
+
+    def _find_base(self) -> None:
+        """Read the index that is there, and clear away what a killed append has left."""
+        *others, store = self._stores()
+        text = store.read(INDEX_BASENAME) if store.exists(INDEX_BASENAME) else None
+        for other in others:
+            here = other.read(INDEX_BASENAME) if other.exists(INDEX_BASENAME) else None
+            self._had_index = here is not None
+            if here is not None and here != text:
+                raise ValueError(
+                    f"out: the index in {other.url} is not the one at {store.url}; give the URL alone"
+                )
+        if text is None:
+            # Nothing there yet: a new dataset, in a place that has to be empty as for any other.
+            refuse_or_clear(store, exist_ok=False)
+            return
+        self._had_index = self._had_index or not others
+        self.base = Base(text, store.url)
+        for name in self.base.leftovers(store.list()):
+            store.delete(name)
+
+    def _prepare(self, exist_ok: bool, append: bool) -> None:
+        stores = self._stores()
+        if self.remote is not None and self.remote.local_path("x") == self.directory / "x":
+            raise ValueError(f"out: both places of the pair are {self.directory}")
+        if not exist_ok and not append:
             for store in stores:
                 refuse_or_clear(store, exist_ok=False)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._claims.append(Claim(self.directory))
         if self.remote is not None:
             self._claims.append(self._claim_remote(self.remote))
+        if append:
+            self._find_base()
+            return
         # The remote index is what others read: it goes first.
         for store in reversed(stores):
             refuse_or_clear(store, exist_ok=exist_ok)

@@ -26,6 +26,7 @@ class Press:
         schema: of the samples.
         options: of the shards.
         uploader: sends published files on, or None.
+        first_number: of the shards.
 
     Attributes:
         shards: those that were published and collected, in order.
@@ -34,7 +35,12 @@ class Press:
     """
 
     def __init__(
-        self, directory: Path, schema: Schema, options: ShardOptions, uploader: Uploader | None
+        self,
+        directory: Path,
+        schema: Schema,
+        options: ShardOptions,
+        uploader: Uploader | None,
+        first_number: int = 0,
     ) -> None:
         self._directory = directory
         self._schema = schema
@@ -42,7 +48,7 @@ class Press:
         self._uploader = uploader
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="streamshard-write")
         self._pressing: Future[ShardInfo] | None = None
-        self._num_given = 0
+        self._next_number = first_number
         self.shards: list[ShardInfo] = []
         self.side_digests: list[str] = []
         self.published: list[str] = []
@@ -59,8 +65,8 @@ class Press:
             StorageError: the shard before could not be published.
         """
         self.collect()
-        basename = shard_basename(self._num_given)
-        self._num_given += 1
+        basename = shard_basename(self._next_number)
+        self._next_number += 1
         self._pressing = self._thread.submit(self._publish, basename, samples)
         self._pressing.add_done_callback(
             lambda pressing: on_failure() if pressing.exception() is not None else None

@@ -59,6 +59,8 @@ class MDSWriter:
             or a function of the sample that gives a whole number, e.g. ``{"tokens": "input_ids"}``.
         sample_hash: hash of every single sample, ``"xxh64"`` or another, in a small file beside each shard which other
             readers pass over; None for none. Readers check single samples with it (``validate_samples=True``).
+        append: add to the dataset in ``out``, which must have the same columns, costs and hashes of samples; begin one
+            where nothing is. Readers see the old dataset until ``finish``, and then the new one.
 
     Raises:
         ValueError: an argument that makes no sense; nothing has been made then.
@@ -83,6 +85,7 @@ class MDSWriter:
         samples_per_shard: int | None = None,
         costs: Mapping[str, Cost] | None = None,
         sample_hash: str | None = None,
+        append: bool = False,
     ) -> None:
         from streamshard.storage.retry import RetryPolicy
 
@@ -96,13 +99,29 @@ class MDSWriter:
             samples_per_shard=samples_per_shard,
             sample_hash=sample_hash,
         )
+        if append and exist_ok:
+            raise ValueError("append=True and exist_ok=True: choose one; exist_ok replaces the dataset")
         threads = min(32, (os.cpu_count() or 1) + 4)
         if max_workers is not None:
             threads = check_count(max_workers, "max_workers", least=1)
         policy = RetryPolicy(attempts=1 + check_count(retry, "retry", least=0))
         self._place = Place(
-            out, exist_ok=exist_ok, storage_options=storage_options, retry=policy, on_lost=self._halt
+            out,
+            exist_ok=exist_ok,
+            append=append,
+            storage_options=storage_options,
+            retry=policy,
+            on_lost=self._halt,
         )
+        base = self._place.base
+        if base is not None:
+            try:
+                base.check_columns(columns)
+                base.check_kinds(costs or {}, sample_hash)
+            except ValueError:
+                self._place.release()
+                self._place.remove_if_made()
+                raise
         self._uploader = None
         if self._place.remote is not None:
             self._uploader = Uploader(
@@ -122,7 +141,13 @@ class MDSWriter:
         self._cutter = ShardCutter(
             len(config), size_limit=self._options.size_limit, samples_per_shard=samples_per_shard
         )
-        self._press = Press(self._place.directory, self._schema, self._options, self._uploader)
+        self._press = Press(
+            self._place.directory,
+            self._schema,
+            self._options,
+            self._uploader,
+            0 if base is None else base.first_number,
+        )
         self._samples: list[bytes] = []
         self._room = self._cutter.whole_room  # of the shard that is being filled, in bytes
         self._max_samples = samples_per_shard or 2**32
@@ -130,6 +155,7 @@ class MDSWriter:
         self._warned_of_keys = False
         self._failure: BaseException | None = None
         self._finished = False
+        self._index_begun = False
         self._halted = False  # no further sample is taken; set by threads too, where they meet trouble
 
     @property
@@ -240,10 +266,12 @@ class MDSWriter:
             if self._uploader is not None:
                 self._uploader.wait()
             self._place.check()
-            self._press.published.append(INDEX_BASENAME)
-            publish_file(
-                self._place.directory, INDEX_BASENAME, [index_text(self._press.shards, self._extra())]
-            )
+            self._place.check_base()
+            shards, extra = self._press.shards, self._extra()
+            if self._place.base is not None:
+                shards, extra = self._place.base.joined(shards, extra)
+            self._index_begun = True
+            publish_file(self._place.directory, INDEX_BASENAME, [index_text(shards, extra)])
             if self._uploader is not None:
                 self._uploader.put(INDEX_BASENAME)
                 self._uploader.wait()
@@ -298,8 +326,14 @@ class MDSWriter:
         self._press.close()  # a shard that is being published is among those to remove
         if self._uploader is not None and self._place.is_lost:
             self._uploader.close()  # what lies there is the other writer's
+        elif self._uploader is not None and self._index_begun and self._place.base is not None:
+            # Whether the new index has replaced the old one is not known: it needs the new shards, and both need an
+            # index.
+            self._uploader.close()
         elif self._uploader is not None:
             self._uploader.take_back()
+        if self._index_begun:
+            self._place.restore_index()
         for name in reversed(self._press.published):
             (self._place.directory / name).unlink(missing_ok=True)
         self._place.release()
