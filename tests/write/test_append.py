@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from streamshard.write import writer as writer_module
 _COLUMNS = {"n": "int"}
 
 
-def _add(out: Any, numbers: range, **options: Any) -> None:
+def _add(out: Any, numbers: Sequence[int | None], **options: Any) -> None:
     options = {"columns": _COLUMNS, "append": True, "samples_per_shard": 4, **options}
     with MDSWriter(out=out, **options) as writer:
         for number in numbers:
@@ -57,9 +58,8 @@ def test_a_failure_leaves_the_old_dataset(tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "A"
     _add(str(out), range(10))
     before = _files(out)
-    with pytest.raises(ZeroDivisionError), MDSWriter(out=str(out), columns=_COLUMNS, append=True) as writer:
-        writer.write({"n": 1})
-        raise ZeroDivisionError
+    with pytest.raises(SampleError):
+        _add(str(out), [10, 11, 12, 13, 14, None])
     assert _files(out) == before
     real = writer_module.publish_file
 
