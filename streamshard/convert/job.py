@@ -324,7 +324,7 @@ class _Job:
                 options.storage_options,
                 options.costs,
                 options.sample_hash,
-                0 if self._base is None else self._base.first_number,
+                first_number=0 if self._base is None else self._base.first_number,
             )
             for shard in range(plan.num_shards)
             if shard not in done
