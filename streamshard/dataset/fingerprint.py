@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -30,3 +31,30 @@ def fingerprints(index: Index) -> dict[str, str]:
             digest.update(values)
         found[algorithm] = digest.hexdigest()
     return found
+
+
+class Fingerprints(Sequence[Mapping[str, str]]):
+    """Those of some indexes, each made when it is first asked for: to begin a run takes none."""
+
+    def __init__(self, indexes: Sequence[Index]) -> None:
+        self._indexes = tuple(indexes)
+        self._made: dict[int, dict[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, str]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Mapping[str, str]]: ...
+
+    def __getitem__(self, at: int | slice) -> Mapping[str, str] | Sequence[Mapping[str, str]]:
+        """Return those of an index, or of some; IndexError beyond the last one."""
+        numbers = range(len(self))[at]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        found = self._made.get(numbers)
+        if found is None:
+            found = self._made[numbers] = fingerprints(self._indexes[numbers])
+        return found

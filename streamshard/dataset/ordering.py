@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamshard._sizes import as_integer
-from streamshard.dataset.fingerprint import fingerprints
+from streamshard.dataset.fingerprint import Fingerprints
 from streamshard.dataset.quotas import Mixture, most_samples, quotas_of
 from streamshard.dataset.settings import only, walks_of
 from streamshard.dataset.states import States
@@ -80,7 +80,7 @@ class Ordering:
             order,
             self._settings(),
             [stream.name for stream in streams],
-            [fingerprints(each.index) for each in opened],
+            Fingerprints([each.index for each in opened]),
         )
 
     def _settings(self) -> dict[str, Setting]:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.dataset.places import default_cache_directory
-from streamshard.dataset.settings import whole
+from streamshard.dataset.location import Fetching, Location, first_given
 from streamshard.errors import FormatError
-from streamshard.format.index import INDEX_BASENAME
-from streamshard.read.catalog import load_index, shard_blob, side_blob
-from streamshard.read.keys import key_in
+from streamshard.read.catalog import IndexPlace, load_index, load_indexes, shard_blob, side_blob
 from streamshard.read.sample_check import SampleCheck, reading_from, require_sample_hashes, sample_check
-from streamshard.storage import is_local, open_store
-from streamshard.storage.cache import Blob, NodeCache
+from streamshard.storage import is_local
+from streamshard.storage.cache import Blob
 from streamshard.storage.local_store import LocalStore
 from streamshard.storage.memory_cache import MemoryCache
-from streamshard.storage.opening import local_directory
-from streamshard.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from streamshard.dataset.stream import Stream
@@ -33,22 +27,9 @@ if TYPE_CHECKING:
     from streamshard.format.index import Index, ShardInfo
     from streamshard.format.schema import Schema
 
-_OPENING_THREADS = 16
+__all__ = ["Decoding", "Fetching", "OpenStream", "Source", "open_streams"]
+
 _IN_SIGHT_OF_LIMIT = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Fetching:
-    """How files are fetched where a stream does not say otherwise; the fields are those of ``Stream``."""
-
-    download_retry: int = 5
-    download_timeout: float = 60.0
-    validate_hash: str | bool | None = None
-    keep_zip: bool = False
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    cache: str = "disk"
-    cache_limit: int | None = None
-    validate_samples: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,57 +64,24 @@ class OpenStream:
         ValueError: the stream's arguments contradict each other or the index.
     """
 
-    def __init__(self, stream: Stream, defaults: Fetching) -> None:
+    def __init__(
+        self, stream: Stream, defaults: Fetching, found: tuple[Location, Index, str] | None = None
+    ) -> None:
+        if found is None:
+            location = Location.of(stream, defaults)
+            found = (location, *load_index(location.store, split=stream.split, tables=location.directory))
+        location, self.index, self.digest = found
         self.stream = stream
-        if stream.local is not None and not is_local(stream.local):
-            raise ValueError(
-                f"{stream}: local={os.fspath(stream.local)!r} is not a directory of this machine; a URL is remote="
-            )
-        retries = whole(f"{stream}: download_retry", _first(stream.download_retry, defaults.download_retry))
-        timeout_s = _first(stream.download_timeout, defaults.download_timeout)
-        if not isinstance(timeout_s, (int, float, np.number)) or not timeout_s > 0:
-            raise ValueError(f"{stream}: download_timeout={timeout_s!r} must be a number above 0, in seconds")
-        retry = RetryPolicy(attempts=1 + retries, timeout_s=float(timeout_s))
         self.split = stream.split
-        self.validate_hash = _first(stream.validate_hash, defaults.validate_hash)
-        self._keep_zip = _first(stream.keep_zip, defaults.keep_zip)
-        root = os.fspath(stream.remote if stream.remote is not None else stream.local or "")
-        options = _first(stream.storage_options, defaults.storage_options)
-        self.store = open_store(root, storage_options=options, retry=retry)
-        index_path = self.store.local_path(key_in(self.split, INDEX_BASENAME)) if is_local(root) else None
-        here = None if index_path is None else index_path.parent
-        cached_elsewhere = (
-            stream.remote is not None
-            and stream.local is not None
-            and here is not None
-            and not _same(here, stream)
-        )
-        self.in_place = None if cached_elsewhere else here
-        kind = _first(stream.cache, defaults.cache)
-        if kind not in ("disk", "memory"):
-            raise ValueError(f"{stream}: cache={kind!r}: expected 'disk' or 'memory'")
-        directory: Path | None = None
-        if kind == "memory":
-            if stream.local is not None and self.in_place is None:
-                raise ValueError(
-                    f"{stream}: local={os.fspath(stream.local)!r} names a directory to keep files in, cache='memory' "
-                    "keeps none: give one of them"
-                )
-        elif self.in_place is not None or stream.local is None:
-            directory = default_cache_directory(self.store.url).absolute()
-        else:
-            directory = local_directory(stream.local).absolute()
-        self.index, self.digest = load_index(self.store, split=self.split, tables=directory)
+        self.validate_hash = first_given(stream.validate_hash, defaults.validate_hash)
+        self._keep_zip = first_given(stream.keep_zip, defaults.keep_zip)
+        self.store = location.store
+        self.in_place = location.in_place
         if not self.index.num_samples:
             raise FormatError(
                 f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
             )
-        limit = defaults.cache_limit
-        self.cache: NodeCache | MemoryCache
-        if directory is None:
-            self.cache = MemoryCache(self.store, retry=retry, limit_bytes=limit)
-        else:
-            self.cache = NodeCache(directory, self.store, digest=self.digest, retry=retry, limit_bytes=limit)
+        self.cache = location.cache(self.digest, defaults.cache_limit)
         self._validate_samples = defaults.validate_samples
         if self._validate_samples:
             require_sample_hashes(self.index, str(stream))
@@ -204,15 +152,16 @@ class OpenStream:
 
 
 def open_streams(streams: Sequence[Stream], defaults: Fetching) -> list[OpenStream]:
-    """Open streams, many at once where their indexes come from other machines. Raises the first one's error."""
-    remote = sum(1 for stream in streams if stream.remote is not None and not is_local(stream.remote))
-    if remote < 2:
-        return [OpenStream(stream, defaults) for stream in streams]
-    pool = ThreadPoolExecutor(min(remote, _OPENING_THREADS), thread_name_prefix="streamshard-open")
-    try:
-        return list(pool.map(OpenStream, streams, [defaults] * len(streams)))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    """Open streams, which costs less than one by one; many at once where their indexes come from other machines.
+
+    Raises the error of the first one that has a wrong argument, whose index cannot be had, or is malformed.
+    """
+    locations = [Location.of(stream, defaults) for stream in streams]
+    found = load_indexes([IndexPlace(each.store, each.split, each.directory) for each in locations])
+    return [
+        OpenStream(stream, defaults, (location, *each))
+        for stream, location, each in zip(streams, locations, found, strict=True)
+    ]
 
 
 class Source:
@@ -333,13 +282,3 @@ def _refuse_shared_caches(streams: Sequence[OpenStream]) -> None:
                 f"local={os.fspath(stream.cache.directory)!r} is the cache of both {other.url} and {stream.url}: "
                 "give each stream a directory of its own"
             )
-
-
-def _first(own: Any, default: Any) -> Any:
-    return default if own is None else own
-
-
-def _same(directory: Path, stream: Stream) -> bool:
-    """Whether ``local`` names the directory that ``remote`` names too."""
-    local = local_directory(stream.local or ".") / (stream.split or "")
-    return os.path.realpath(local) == os.path.realpath(directory)

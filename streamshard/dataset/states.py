@@ -60,7 +60,7 @@ class States:
         self._constructed = order
         self._settings = dict(settings)
         self._names = list(names)
-        self._fingerprints = list(fingerprints)
+        self._fingerprints = fingerprints  # perhaps made when they are asked for
         self._gone: tuple[StreamState, ...] = ()
 
     def at(self, plan: BatchPlan, epoch: int, position: int) -> dict[str, Any]:

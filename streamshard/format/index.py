@@ -24,7 +24,7 @@ from streamshard.format.entries import (
     shard_entry,
     unique_keys,
 )
-from streamshard.format.index_scan import scan_index
+from streamshard.format.index_scan import scan_indexes
 from streamshard.format.sample_hashes import (
     SAMPLE_HASHES_KEY,
     SampleHashes,
@@ -183,7 +183,19 @@ def parse_index(text: bytes, *, source: str) -> Index:
     Raises:
         FormatError: not an index of MDS version 2; the message names ``source``, the shard and the key.
     """
-    scanned = scan_index(text)
+    (index,) = parse_indexes([text], [source])
+    return index
+
+
+def parse_indexes(texts: Sequence[bytes], sources: Sequence[str]) -> list[Index]:
+    """Parse and check several indexes, which costs less than one by one. Raises as ``parse_index``, for the first."""
+    return [
+        _checked(text, source, scanned)
+        for text, source, scanned in zip(texts, sources, scan_indexes(texts), strict=True)
+    ]
+
+
+def _checked(text: bytes, source: str, scanned: tuple[ShardTable, dict[str, Any]] | None) -> Index:
     document: Any
     if scanned is None:
         document = _parsed_as_a_whole(text, source)
@@ -225,7 +237,7 @@ def _table_of(entries: list[Any], source: str) -> ShardTable:
 
 def _refuse_equal_names(table: ShardTable, source: str) -> None:
     # Eight bytes a name in place of a set of all names; equal names have equal hashes.
-    marks = np.sort(np.fromiter(map(hash, table.stored_basenames()), np.int64, table.num_shards))
+    marks = np.sort(np.fromiter(map(hash, table.stored_names()), np.int64, table.num_shards))
     if not (marks[1:] == marks[:-1]).any():
         return
     for name, count in Counter(table.stored_basenames()).items():

@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -46,26 +46,37 @@ _WRITERS = tuple(
 )
 
 
-def scan_index(text: bytes) -> tuple[ShardTable, dict[str, Any]] | None:
-    """Parse the text of an index; give the table of its shards, and its other keys.
+def scan_indexes(texts: Iterable[bytes]) -> list[tuple[ShardTable, dict[str, Any]] | None]:
+    """Parse the texts of some indexes; give of each the table of its shards, and its other keys.
 
-    Returns None for a text that is no index, or not as usual: parsing it as a whole says what it is.
+    They share what can be shared: schemas, patterns and arrays. None stands for a text that is no index, or not as
+    usual: parsing it as a whole says what it is.
     """
-    try:
-        return _Scanner(text.decode("utf-8")).document()
-    except (ValueError, RecursionError):  # FormatError, JSONDecodeError and UnicodeDecodeError among them
-        return None
+    scanner = _Scanner()
+    found: list[dict[str, Any] | None] = []
+    ends = [0]
+    for text in texts:
+        try:
+            found.append(scanner.document(text.decode("utf-8")))
+        except (ValueError, RecursionError):  # FormatError, JSONDecodeError and UnicodeDecodeError among them
+            scanner.builder.shorten(ends[-1])
+            found.append(None)
+        ends.append(scanner.builder.num_shards)
+    tables = scanner.builder.tables(ends)
+    return [None if rest is None else (table, rest) for table, rest in zip(tables, found, strict=True)]
 
 
 class _Scanner:
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self) -> None:
+        self._text = ""
         self._decode = json.JSONDecoder(object_pairs_hook=unique_keys).raw_decode
         self._parser = EntryParser()
-        self._builder = TableBuilder()
+        self.builder = TableBuilder()
         self._patterns: list[_Pattern] = []
 
-    def document(self) -> tuple[ShardTable, dict[str, Any]]:
+    def document(self, text: str) -> dict[str, Any]:
+        """Add the shards of an index; give its other keys."""
+        self._text = text
         found: dict[str, Any] = {}
         at = self._expect("{", 0)
         while True:
@@ -84,11 +95,11 @@ class _Scanner:
         if "shards" not in found or self._skip(at + 1) != len(self._text):
             raise FormatError("no list of shards, or more text behind the document")
         del found["shards"]
-        return self._builder.table(), found
+        return found
 
     def _shards(self, at: int) -> int:
         """Parse the list that begins at ``at``; return where it ends."""
-        text, builder = self._text, self._builder
+        text, builder = self._text, self.builder
         at = self._expect("[", at)
         if text[at : at + 1] == "]":
             return at + 1

@@ -115,6 +115,27 @@ class ShardTable:
             kind.size_limit,
         )
 
+    def part(self, shards: tuple[int, int], strings: tuple[int, int], text: tuple[int, int]) -> ShardTable:
+        """Give the table of shards [begin, end), which have these strings, which are this part of the text."""
+        here = slice(*shards)
+        kinds, kind = self.kinds, self.kind[here]
+        if len(kinds) > 1:
+            met, numbers = np.unique(kind, return_inverse=True)
+            kinds, kind = tuple(kinds[number] for number in met.tolist()), _fixed(numbers.astype(np.int32))
+        begins = self.begins[shards[0] : shards[1] + 1]
+        string_begins = self.string_begins[strings[0] : strings[1] + 1]
+        return ShardTable(
+            kinds=kinds,
+            kind=kind,
+            num_samples=self.num_samples[here],
+            begins=_fixed(begins - begins[0]),
+            raw_nbytes=self.raw_nbytes[here],
+            compressed_nbytes=self.compressed_nbytes[here],
+            first_string=_fixed(self.first_string[here] - strings[0]),
+            string_begins=_fixed(string_begins - text[0]),
+            text=self.text[slice(*text)],
+        )
+
     def first_of_kinds(self) -> list[int]:
         """Give the first shard of each kind that occurs, in ascending order."""
         if len(self.kinds) == 1:
@@ -173,8 +194,13 @@ class ShardTable:
 
     def stored_basenames(self) -> Iterator[str]:
         """Name the file of each shard that is there: the compressed one if there is one, else the raw one."""
-        offsets = [0 if kind.compressed_hashes is None else 1 + len(kind.raw_hashes) for kind in self.kinds]
-        return (name.decode(*_UTF8) for name in self.strings(offsets))
+        return (name.decode(*_UTF8) for name in self.stored_names())
+
+    def stored_names(self) -> Iterator[bytes]:
+        """The same as UTF-8."""
+        return self.strings(
+            [0 if kind.compressed_hashes is None else 1 + len(kind.raw_hashes) for kind in self.kinds]
+        )
 
     def _strings(self, first: int, last: int) -> list[str]:
         bounds = self.string_begins[first : last + 1].tolist()
@@ -285,8 +311,37 @@ class TableBuilder:
         self._lengths.extend(map(len, strings))
         self._text += "".join(strings).encode("ascii")
 
+    def shorten(self, num_shards: int) -> None:
+        """Take back all shards but the first ones."""
+        kinds = list(self._kinds)
+        strings = sum(kinds[kind].num_strings for kind in self._kind[num_shards:])
+        kept = len(self._lengths) - strings
+        text = sum(self._lengths[kept:])
+        for column in (self._kind, self._num_samples, self._raw_nbytes, self._compressed_nbytes):
+            del column[num_shards:]
+        del self._lengths[kept:]
+        del self._text[len(self._text) - text :]
+
     def table(self) -> ShardTable:
         """Give the table of all shards added."""
+        return self.tables([0, self.num_shards])[0]
+
+    def tables(self, ends: Sequence[int]) -> list[ShardTable]:
+        """Give a table for each run of shards [ends[i], ends[i + 1]), from 0 to all that were added."""
+        whole = self._whole()
+        if len(ends) == 2:
+            return [whole]
+        strings = np.append(whole.first_string, whole.string_begins.size - 1)[list(ends)]
+        texts = whole.string_begins[strings].tolist()
+        runs = zip(
+            itertools.pairwise(ends),
+            itertools.pairwise(strings.tolist()),
+            itertools.pairwise(texts),
+            strict=True,
+        )
+        return [whole.part(*run) for run in runs]
+
+    def _whole(self) -> ShardTable:
         kinds = tuple(self._kinds)
         kind = np.frombuffer(self._kind, dtype=np.int32)
         num_samples = np.frombuffer(self._num_samples, dtype=np.int64)

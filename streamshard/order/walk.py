@@ -162,8 +162,6 @@ class Walk:
             )
         self._sizes = sizes
         self._full_rows = self.num_samples // self.lanes
-        sizes_of_lanes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
-        self._longer = sizes_of_lanes > self._full_rows
         self._turn: _Turn | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -348,7 +346,8 @@ class Walk:
     def _turn_of(self, number: int) -> _Turn:
         if self._turn is None or self._turn.number != number:
             order = lane_order(self.lanes, seed=self.seed, stream=self.stream, turn=number)
-            self._turn = _Turn(number, order, order[self._longer[order]])
+            sizes = np.diff([lane * self.num_samples // self.lanes for lane in range(self.lanes + 1)])
+            self._turn = _Turn(number, order, order[(sizes > self._full_rows)[order]])
         return self._turn
 
     def _place(
@@ -415,14 +414,16 @@ def _checked_sizes(samples_per_shard: NDArray[np.int64]) -> NDArray[np.int64]:
         raise ValueError(
             f"samples_per_shard: expected integers of shape (shards,), got {given.dtype} of {given.shape}"
         )
-    if not given.size or not given.any():
-        raise ValueError(f"a stream of {given.size} shards holds no samples: there is nothing to walk")
-    if int(given.min()) < 0:
+    if given.size and int(given.min()) < 0:
         shard = int(given.argmin())
         raise ValueError(f"samples_per_shard[{shard}]={int(given[shard])}: must not be negative")
-    if int(given.max()) > MAX_SAMPLES or float(given.sum(dtype=np.float64)) > MAX_SAMPLES:
+    total = float(given.sum(dtype=np.float64))
+    if not total:
+        raise ValueError(f"a stream of {given.size} shards holds no samples: there is nothing to walk")
+    if total > MAX_SAMPLES:
         raise ValueError(f"a stream of more than {MAX_SAMPLES} samples is not supported")
-    return given.astype(np.int64)
+    # Those of an index are fixed, and perhaps in memory that processes share.
+    return given.astype(np.int64, copy=given.flags.writeable)
 
 
 def _whole(name: str, value: object, least: int, most: int, error: type[ValueError] = ValueError) -> int:

@@ -3,59 +3,132 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamshard.errors import BlobNotFoundError, ChecksumError
 from streamshard.format.hashing import check_hash_name, hash_file, known_hashes
-from streamshard.format.index import INDEX_BASENAME, parse_index
+from streamshard.format.index import INDEX_BASENAME, parse_indexes
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
 from streamshard.read.sample_check import SideFile
 from streamshard.read.shared_index import remote_index
-from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, known_index, node_index
+from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, is_kept, known_index, node_index
 from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:
     from streamshard.format.index import FileInfo, Index, ShardInfo
     from streamshard.storage.store import Store
 
+_THREADS = 16
 # One hash is enough to find damage, so the quickest of those in the index is computed; others come after
 # these.
 _QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """Where an index is.
+
+    Attributes:
+        store: where the dataset is.
+        split: sub-directory to look in.
+        tables: cache directory in which the processes of this node share what one of them parsed, see
+            ``node_index``; None: parse here.
+    """
+
+    store: Store
+    split: str | None = None
+    tables: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key in the store."""
+        return key_in(self.split, INDEX_BASENAME)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The text of an index, or the index where it was known; name in messages; digest."""
+
+    source: str
+    digest: str
+    text: bytes
+    index: Index | None = None
 
 
 def load_index(store: Store, *, split: str | None = None, tables: Path | None = None) -> tuple[Index, str]:
     """Read and check ``index.json`` and return it with the digest of its bytes (32 hex digits).
 
     Args:
-        store: where the dataset is.
-        split: sub-directory to look in.
-        tables: cache directory in which the processes of this node share what one of them parsed, see
-            ``node_index``; None: parse here.
+        store, split, tables: as for :class:`IndexPlace`.
 
     Raises:
         BlobNotFoundError: there is none; the message says what is there instead and what to do.
         FormatError: it is malformed.
         StorageError: the place cannot be read, or the file has more than 1 GiB.
     """
-    key = key_in(split, INDEX_BASENAME)
-    path = store.local_path(key)
-    source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path.absolute())
-    if tables is not None and path is not None and (known := known_index(path, tables)) is not None:
-        return known
+    (found,) = load_indexes([IndexPlace(store, split, tables)])
+    return found
+
+
+def load_indexes(places: Sequence[IndexPlace]) -> list[tuple[Index, str]]:
+    """Do that for several places, which costs less than one by one; at once what comes from other machines.
+
+    Raises:
+        BlobNotFoundError, StorageError: as ``load_index``, for the first one that cannot be read.
+        FormatError: else for the first one that is malformed.
+    """
+    read = _read_at_once(places)
+    together = [
+        number
+        for number, (place, each) in enumerate(zip(places, read, strict=True))
+        if each.index is None and (place.tables is None or not is_kept(len(each.text)))
+    ]
+    parsed = parse_indexes([read[n].text for n in together], [read[n].source for n in together])
+    known = dict(zip(together, parsed, strict=True))
+    found: list[tuple[Index, str]] = []
+    for number, (place, each) in enumerate(zip(places, read, strict=True)):
+        index = known.get(number, each.index)
+        if index is None:
+            index = node_index(each.text, each.digest, source=each.source, directory=place.tables or Path())
+        found.append((index, each.digest))
+    return found
+
+
+def _read_at_once(places: Sequence[IndexPlace]) -> list[_Read]:
+    keys = [place.key for place in places]
+    paths = [place.store.local_path(key) for place, key in zip(places, keys, strict=True)]
+    remote = paths.count(None)
+    if remote < 2:
+        return list(map(_read, places, keys, paths))
+    pool = ThreadPoolExecutor(min(remote, _THREADS), thread_name_prefix="streamshard-open")
     try:
-        if tables is not None and path is None:
-            return remote_index(store, key, source=source, directory=tables)
+        return list(pool.map(_read, places, keys, paths))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _read(place: IndexPlace, key: str, path: Path | None) -> _Read:
+    store = place.store
+    source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path)
+    if place.tables is not None and path is not None:
+        known = known_index(path, place.tables)
+        if known is not None:
+            return _Read(source, known[1], b"", known[0])
+    try:
+        if place.tables is not None and path is None:
+            index, digest = remote_index(store, key, source=source, directory=place.tables)
+            return _Read(source, digest, b"", index)
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:
-        raise BlobNotFoundError(explain_missing_index(store, split, source)) from error
-    digest = hashlib.blake2b(text, digest_size=DIGEST_NBYTES).hexdigest()
-    if tables is None:
-        return parse_index(text, source=source), digest
-    return node_index(text, digest, source=source, directory=tables), digest
+        raise BlobNotFoundError(explain_missing_index(store, place.split, source)) from error
+    return _Read(source, hashlib.blake2b(text, digest_size=DIGEST_NBYTES).hexdigest(), text)
 
 
 def shard_blob(

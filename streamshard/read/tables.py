@@ -56,6 +56,11 @@ class MappedIndex(Index):
         return super().__reduce__()
 
 
+def is_kept(nbytes: int) -> bool:
+    """Whether a table is kept of an index of so many bytes."""
+    return nbytes >= KEPT_FROM_NBYTES
+
+
 def node_index(text: bytes, digest: str, *, source: str, directory: Path) -> Index:
     """Parse an index, or take what another process on this node made of the same text.
 
@@ -68,7 +73,7 @@ def node_index(text: bytes, digest: str, *, source: str, directory: Path) -> Ind
     Raises:
         FormatError: as ``parse_index``.
     """
-    if len(text) < KEPT_FROM_NBYTES:
+    if not is_kept(len(text)):
         return parse_index(text, source=source)
 
     def made(_: object = None) -> Index:

@@ -67,7 +67,7 @@ class NodeCache:
     ) -> None:
         if limit_bytes is not None and limit_bytes < 0:
             raise ValueError(f"limit_bytes={limit_bytes!r}: must not be negative")
-        self.directory = Path(directory)
+        self.directory = directory if isinstance(directory, Path) else Path(directory)
         self.place = f"cache directory {self.directory}"
         self.store = store
         self.digest = digest

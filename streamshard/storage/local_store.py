@@ -32,7 +32,10 @@ class LocalStore:
     """A directory as a store. Links inside it are followed; only regular files are read."""
 
     def __init__(self, root: Path, *, retry: RetryPolicy | None = None) -> None:
-        self.root = Path(root).absolute()  # a later chdir() does not move it
+        root = root if isinstance(root, Path) else Path(root)
+        self.root = root if root.is_absolute() else root.absolute()  # a later chdir() does not move it
+        # The file that was asked for last, mostly an index: it is named, looked at and read.
+        self._last: tuple[str, Path] | None = None
         self.retry = retry or RetryPolicy()
 
     def __repr__(self) -> str:
@@ -43,7 +46,10 @@ class LocalStore:
         return str(self.root)
 
     def local_path(self, key: str) -> Path:
-        return self.root / check_key(key, self.url)
+        last = self._last
+        if last is None or last[0] != key:
+            last = self._last = (key, self.root / check_key(key, self.url))
+        return last[1]
 
     def size(self, key: str) -> int:
         path = self.local_path(key)

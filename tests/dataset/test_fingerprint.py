@@ -6,7 +6,8 @@ import hashlib
 
 import pytest
 
-from streamshard.dataset.fingerprint import fingerprints
+from streamshard.dataset import fingerprint
+from streamshard.dataset.fingerprint import Fingerprints, fingerprints
 from streamshard.format.index import FileInfo, Index, ShardInfo, index_text, parse_index
 from streamshard.format.schema import Schema
 
@@ -121,3 +122,18 @@ def test_hashes_in_any_order_and_of_any_length_are_joined() -> None:
     values = ["b", "", "AAA", "cc"]
     found = fingerprints(Index([shard(i, i, {"x": value}) for i, value in enumerate(values)]))
     assert found["x"] == hashlib.blake2b(b"baaacc", digest_size=16).hexdigest()
+
+
+def test_those_of_many_indexes_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = [Index(shards) for shards in CASES.values()]
+    made: list[Index] = []
+    monkeypatch.setattr(fingerprint, "fingerprints", lambda index: made.append(index) or fingerprints(index))
+    every = Fingerprints(indexes)
+    assert len(every) == len(indexes)
+    assert made == []
+    assert every[-1] == every[len(indexes) - 1] == fingerprints(indexes[-1])
+    assert made == indexes[-1:]
+    assert list(every) == every[:] == [fingerprints(index) for index in indexes]
+    assert len(made) == len(indexes)
+    with pytest.raises(IndexError):
+        every[len(indexes)]

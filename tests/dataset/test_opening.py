@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from streamshard import Stream, StreamingDataset
-from streamshard.dataset import source
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
 from streamshard.errors import BlobNotFoundError
-from streamshard.read import tables
+from streamshard.read import catalog, tables
 from streamshard.read.tables import MappedIndex
 from streamshard.storage import open_store
 from tests.support.small_datasets import COLUMNS, text_samples, write_dataset
@@ -104,13 +103,13 @@ def test_indexes_of_remote_streams_are_read_at_once(tmp_path: Path, monkeypatch:
         write_dataset(tmp_path / str(number), text_samples(10 + number))
         remotes.append(remote_of(tmp_path / str(number)))
     together = threading.Barrier(count, timeout=60)
-    real = source.load_index
+    real = catalog._read
 
     def load(*arguments: Any, **options: Any) -> Any:
         together.wait()  # broken, which is an error, unless all are here at once
         return real(*arguments, **options)
 
-    monkeypatch.setattr(source, "load_index", load)
+    monkeypatch.setattr(catalog, "_read", load)
     dataset = StreamingDataset(streams=[Stream(remote=remote) for remote in remotes])
     assert [stream.index.num_samples for stream in dataset._source.streams] == [10, 11, 12, 13, 14]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamshard-open")]

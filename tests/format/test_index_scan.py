@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from streamshard.errors import FormatError
 from streamshard.format import index_scan
 from streamshard.format.entries import EntryParser
-from streamshard.format.index import FileInfo, ShardInfo, index_text, parse_index
-from streamshard.format.index_scan import scan_index
+from streamshard.format.index import FileInfo, ShardInfo, index_text, parse_index, parse_indexes
+from streamshard.format.index_scan import scan_indexes
 from streamshard.format.schema import Schema
+from streamshard.format.shard_table import Kind, ShardTable
 
 SCHEMAS = [
     Schema.from_columns(columns) for columns in ({"n": "int", "t": "str"}, {"é ": "jpeg", "x": "float64"})
@@ -93,6 +95,11 @@ def usual(count: int = 12, **changes: object) -> list[dict[str, object]]:
     return json.loads(index_text(shards))["shards"]  # type: ignore[no-any-return]
 
 
+def scan_one(text: bytes) -> tuple[ShardTable, dict[str, object]] | None:
+    (found,) = scan_indexes([text])
+    return found
+
+
 def text_of(shards: list[dict[str, object]]) -> bytes:
     return json.dumps({"shards": shards, "version": 2}, sort_keys=True).encode()
 
@@ -101,16 +108,16 @@ def test_entries_that_are_alike_are_taken_by_pattern(monkeypatch: pytest.MonkeyP
     parsed = []
     entry = EntryParser.entry
     monkeypatch.setattr(EntryParser, "entry", lambda self, each: parsed.append(each) or entry(self, each))
-    found = scan_index(text_of(usual(50)))
+    found = scan_one(text_of(usual(50)))
     assert found is not None
     assert found[0].num_shards == 50
     assert len(parsed) == 2
-    found = scan_index(text_of(usual(50)))  # the next index, another process may have written it otherwise
+    found = scan_one(text_of(usual(50)))  # the next index, another process may have written it otherwise
     assert found is not None
     assert len(parsed) == 3
     for count in (6, 7):
         document = {"shards": usual(50), "version": 2}
-        found = scan_index(json.dumps(document, separators=(",", ":")).encode())
+        found = scan_one(json.dumps(document, separators=(",", ":")).encode())
         assert found is not None
         assert found[0].num_shards == 50
         assert len(parsed) == count - 1
@@ -121,7 +128,7 @@ def test_few_kinds_are_remembered() -> None:
         entries = usual(4)
         for entry in entries:
             entry["size_limit"] = number
-        assert scan_index(text_of(entries)) is not None
+        assert scan_one(text_of(entries)) is not None
     assert len(index_scan._REMEMBERED._patterns) == len(index_scan._REMEMBERED._counts) == 64
 
 
@@ -183,7 +190,7 @@ def test_b068_what_is_wrong_amid_entries_that_are_alike_is_named(old: bytes, new
     ],
 )
 def test_what_is_no_usual_index_is_left_to_a_whole_parser(text: bytes) -> None:
-    assert scan_index(text) is None
+    assert scan_one(text) is None
     with pytest.raises(FormatError):
         parse_index(text, source="x")
 
@@ -223,3 +230,37 @@ def test_kinds_that_take_turns_all_have_their_pattern() -> None:
         *["b/3", "b/4"],
         *["shard.00005.mds.zstd", "b/5"],
     ]
+
+
+def test_indexes_that_are_parsed_together_are_those_that_are_parsed_alone() -> None:
+    other = usual(30)
+    for entry in other:
+        entry["size_limit"] = 7
+    broken = text_of(usual(12)).replace(b'"samples": 9', b'"samples": -9', 1)
+    escaped = text_of(usual(3)).replace(b"shard", b"sh\\u0061rd")
+    texts = [text_of(each) for each in (usual(40), other, usual(2), usual(20) + other[20:])]
+    texts = [texts[0], text_of([]), *texts[1:], escaped, texts[0]]
+    alone = [parse_index(text, source="x") for text in texts]
+    index_scan._REMEMBERED.clear()
+    for _ in range(2):
+        together = parse_indexes(texts, ["x"] * len(texts))
+        for one, found in zip(alone, together, strict=True):
+            assert found.shards == one.shards
+            assert found.begins.tolist() == one.begins.tolist()
+            assert [kind for kind, _ in found.table.counts_of_kinds()] == list(
+                dict.fromkeys(Kind.of(info) for info in one.shards)
+            )
+            assert pickle.loads(pickle.dumps(found)).shards == one.shards
+    # One that is malformed takes nothing of the others with it, and is named by its own name.
+    scanned = scan_indexes([texts[0], broken, b"{", texts[1], broken, texts[2]])
+    tables = [
+        None if each is None else [each[0].info(n) for n in range(each[0].num_shards)] for each in scanned
+    ]
+    assert tables == [list(alone[0].shards), None, None, [], None, list(alone[2].shards)]
+    with pytest.raises(FormatError, match=r"^the second: shard 9: samples is -9"):
+        parse_indexes([texts[0], broken, texts[1]], ["the first", "the second", "the third"])
+
+
+def test_equal_indexes_share_their_schemas() -> None:
+    first, second = parse_indexes([text_of(usual(3)), text_of(usual(4))], ["a", "b"])
+    assert first.schemas[0] is second.schemas[0]

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamshard.order.keys import SHARD_ORDER, Key
 from streamshard.order.lanes import (
     bit_reversed,
     cut_lanes,
@@ -11,6 +12,7 @@ from streamshard.order.lanes import (
     interleave,
     lane_order,
 )
+from streamshard.order.permutation import permutation
 
 sizes = (
     st.lists(st.integers(0, 20), min_size=1, max_size=60)
@@ -112,3 +114,16 @@ def test_borders_of_huge_streams_do_not_overflow():
     lanes = cut_lanes(sizes, 1 << 16, seed=0, stream=0)
     assert lanes.piece_counts.sum() == 1 << 52
     assert lanes.piece_counts.min() > 0
+
+
+def test_a_single_lane_is_the_shards_in_the_order_of_the_run_without_empty_ones():
+    counts = np.array([3, 0, 5, 1, 0, 7, 0])
+    begins = np.cumsum(counts) - counts
+    for seed in range(20):
+        order = [n for n in permutation(Key(SHARD_ORDER, seed, 4), 7).tolist() if counts[n]]
+        lanes = cut_lanes(counts, 1, seed=seed, stream=4)
+        assert lanes.num_samples == 16
+        assert lanes.piece_begins.tolist() == begins[order].tolist()
+        assert lanes.piece_counts.tolist() == counts[order].tolist()
+        assert lanes.lane_pieces.tolist() == [0, 4]
+        assert lanes.border_cuts.tolist() == [False, False]
