@@ -113,6 +113,7 @@ def _epoch(
         Party(WEBDATASET, "time_samples", WEBDATASET, _of("webdataset", count=parts[WEBDATASET])),
         Party(ZEPHON, "time_samples", ZEPHON, _of("zephon", count=parts[ZEPHON])),
         Party("bare loop", "time_samples", options=_of("bare")),
+        *([Party("memory copy", "time_copy")] if kind == "blob" else []),
     ]
     return Contest(
         f"{kind}, shuffled, one process: {count:,} × {SHAPES[kind]}, shards of {size_limit}",

@@ -15,6 +15,8 @@ from benchmarks.digest import digest_of_samples
 from benchmarks.generate import Source
 from benchmarks.memory import private_nbytes_of_children
 
+_COPIED_NBYTES = 1 << 20
+
 
 def time_samples(
     party: str, opener: str = "samples", parts: Sequence[int] = (), *, check: bool, **source: Any
@@ -51,6 +53,23 @@ def time_samples(
         "first_sample_s": first - start,
         "construct_s": constructed - begin,
         "cpu_s_per_million": used / count * 1e6,
+    }
+
+
+def time_copy(*, check: bool, **source: Any) -> dict[str, Any]:
+    """Time the copying of all shards' bytes, from memory, a MiB at a time into one place."""
+    given, _ = _split(source)
+    if check:
+        return {}
+    files = [memoryview(path.read_bytes()) for path in sorted(given.place("mds").glob("*.mds"))]
+    place = memoryview(bytearray(_COPIED_NBYTES))
+    pieces = [file[at : at + _COPIED_NBYTES] for file in files for at in range(0, len(file), _COPIED_NBYTES)]
+    cpu, start = cpu_s(), time.perf_counter()
+    for piece in pieces:
+        place[: len(piece)] = piece
+    return {
+        "samples_per_s": given.count / (time.perf_counter() - start),
+        "cpu_s_per_million": (cpu_s() - cpu) / given.count * 1e6,
     }
 
 

@@ -167,9 +167,10 @@ class ShardReader:
         """What many rows of several shards are decoded with in one loop: the decoder's ``quick_row``, the file's map,
         whose size was just checked, and where each row begins and the last one ends.
 
-        None where rows are to be read, asked for ahead, or checked with their hashes.
+        None where rows are to be read, asked for ahead, or checked with their hashes, or offsets are in the map.
         """
-        mapped = None if self._advises or self._check is not None else self._file.mapped()
+        takes_more = self._advises or self._in_map or self._check is not None
+        mapped = None if takes_more else self._file.mapped()
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
     def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from streamshard import MDSWriter, StreamingDataset
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import ChecksumError, FormatError
+from streamshard.read import head
 
 COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
 SAMPLES = [{"blob": bytes([n]) * (n * 70), "name": f"ü{n}", "number": -n} for n in range(60)]
@@ -96,3 +97,12 @@ def test_hashes_are_checked_where_they_are_asked_for(directory: Path, visits: li
         file.write(b"\x01")
     with pytest.raises(ChecksumError):
         pool.samples(np.arange(60))
+
+
+def test_offsets_in_the_map_are_left_to_the_reader(
+    directory: Path, visits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "MAPPED_FROM_NBYTES", 1)
+    pool = pool_of(directory)
+    assert pool.samples(ORDER) == pool.samples(ORDER) == [SAMPLES[number] for number in ORDER]
+    assert visits == [50, 50]
