@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,29 @@ def open_regular(path: Path) -> int | None:
 def identity(status: os.stat_result) -> tuple[int, int, int, int]:
     """What changes when a file is replaced or written to: device, inode, size, modification time."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has that name; False where nobody here may look."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
+
+
+def set_aside(path: Path) -> None:
+    """Move something that is not ours out of the way under a new name, since we delete only what we wrote."""
+    number = 0
+    while True:
+        aside = path.with_name(f"{path.name}.found-{number}")
+        if not is_there(aside):
+            break
+        number += 1
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    logger.warning(
+        "%s: not the file that the index names, and not written by this cache; moved to %s", path, aside
+    )

@@ -8,34 +8,28 @@ nothing that has to be cleaned by hand. See ``cache_directory`` for what lies wh
 from __future__ import annotations
 
 import contextlib
-import enum
-import errno
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from streamshard.errors import CacheTooSmallError, ChecksumError, FormatError, StorageError
-from streamshard.storage.blob import Blob, CachedFile, identity, open_regular
+from streamshard.storage.blob import Blob, CachedFile, identity, is_there, open_regular, set_aside
 from streamshard.storage.cache_directory import CacheDirectory, Marker, shared_directory
-from streamshard.storage.cancel import check_cancelled, pause
-from streamshard.storage.locks import FileLock, LocksUnsupportedError, same_file, try_lock
+from streamshard.storage.failures import disk_error
+from streamshard.storage.locks import LocksUnsupportedError, same_file, try_lock
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.room import make_room, trim
 from streamshard.storage.store import Store, check_size
+from streamshard.storage.turn import Heartbeat, Turn, wait_for_turn
 
 __all__ = ["Blob", "CachedFile", "NodeCache"]
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_POLL_S = 0.005
-_LONGEST_POLL_S = 0.05
-_BEAT_S = 0.1
 # A file that is deleted again and again before it can be opened: the limit is being fought over.
 _MOST_LOST_RACES = 1000
-_DISK_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 
 
 class NodeCache:
@@ -132,7 +126,7 @@ class NodeCache:
             )
         if self.limit_bytes is not None and self._trimmed_by != os.getpid():
             self._trimmed_by = os.getpid()
-            if _is_there(self._directory().hidden / "written"):
+            if is_there(self._directory().hidden / "written"):
                 with contextlib.suppress(StorageError):  # a read-only directory is still good to read from
                     trim(self._directory(), blob, self.limit_bytes, self.next_use)
         for _ in range(_MOST_LOST_RACES):
@@ -197,39 +191,17 @@ class NodeCache:
                 raise
             return descriptor
         try:
-            turn = self._wait_for_turn(lock, blob)
+            turn = wait_for_turn(
+                lock, blob.name, is_present=lambda: self.present(blob), timeout_s=self.retry.timeout_s
+            )
             descriptor = self._open_good(blob)
-            if descriptor is None and turn is not _Turn.PUBLISHED:
+            if descriptor is None and turn is not Turn.PUBLISHED:
                 descriptor = self._vouch(directory, blob)
-            if descriptor is not None or turn is _Turn.PUBLISHED:
+            if descriptor is not None or turn is Turn.PUBLISHED:
                 return descriptor
-            return self._fetch(directory, blob, _Heartbeat(lock if turn is _Turn.MINE else None))
+            return self._fetch(directory, blob, Heartbeat(lock if turn is Turn.MINE else None))
         finally:
             lock.close()
-
-    def _wait_for_turn(self, lock: FileLock, blob: Blob) -> _Turn:
-        interval = _SHORTEST_POLL_S
-        beat, since = lock.last_beat(), time.monotonic()
-        try:
-            while not lock.try_acquire():
-                if self.present(blob):
-                    return _Turn.PUBLISHED
-                now = time.monotonic()
-                if lock.last_beat() != beat:
-                    beat, since = lock.last_beat(), now
-                elif now - since > self.retry.timeout_s:
-                    logger.warning(
-                        "%s: another process got no further with it for %.0f s; fetching a second copy",
-                        blob.name,
-                        now - since,
-                    )
-                    return _Turn.ALONE
-                pause(interval)
-                interval = min(_LONGEST_POLL_S, interval * 1.5)
-        except LocksUnsupportedError:
-            return _Turn.ALONE
-        lock.beat()
-        return _Turn.MINE
 
     def _vouch(self, directory: CacheDirectory, blob: Blob) -> int | None:
         """Check a file that is there but for which no marker of this digest speaks. A bad one is put away."""
@@ -237,9 +209,9 @@ class NodeCache:
         descriptor = open_regular(path)
         marker, written = directory.read_marker(blob.name)
         if descriptor is None:
-            if _is_there(path):
+            if is_there(path):
                 with directory.room():
-                    _set_aside(path)
+                    set_aside(path)
             return None
         kept = False
         try:
@@ -259,7 +231,7 @@ class NodeCache:
                     if written:
                         path.unlink()
                     else:
-                        _set_aside(path)
+                        set_aside(path)
                     directory.forget(blob.name)
             return None
         finally:
@@ -282,7 +254,7 @@ class NodeCache:
             return False
         return True
 
-    def _fetch(self, directory: CacheDirectory, blob: Blob, heart: _Heartbeat) -> int:
+    def _fetch(self, directory: CacheDirectory, blob: Blob, heart: Heartbeat) -> int:
         job = make_room(
             directory,
             blob,
@@ -298,14 +270,14 @@ class NodeCache:
             )
             return self._publish(directory, blob, job, finished)
         except OSError as error:
-            cause = _disk_error(error)
+            cause = disk_error(error)
             if cause is None and isinstance(error, StorageError):
                 raise
             raise directory.unusable(cause or error, blob.peak_nbytes) from error
         finally:
             directory.end_job(job)
 
-    def _download(self, directory: CacheDirectory, blob: Blob, job: Path, heart: _Heartbeat) -> Path:
+    def _download(self, directory: CacheDirectory, blob: Blob, job: Path, heart: Heartbeat) -> Path:
         """Bring ``blob`` into the job's directory, complete and checked; again after a bad checksum."""
         source, finished = job / "source", job / "finished"
         for leftover in (source, finished):
@@ -375,7 +347,7 @@ class NodeCache:
         path = directory.path_of(blob.source)
         directory.make(path.parent)
         _, written = directory.read_marker(blob.source)
-        if written or not _is_there(path):
+        if written or not is_there(path):
             self._name_file(directory, blob.source, source)
 
     def _name_file(self, directory: CacheDirectory, name: str, finished: Path) -> None:
@@ -385,62 +357,3 @@ class NodeCache:
         status = finished.lstat()
         directory.write_marker(name, Marker(self.digest, status.st_size, status.st_mtime_ns), written=True)
         finished.replace(directory.path_of(name))
-
-
-class _Turn(enum.Enum):
-    """How the wait for another process's download ended."""
-
-    MINE = "it is ours to fetch"
-    PUBLISHED = "the other one has finished"
-    ALONE = "there are no locks, or the other one stands still"
-
-
-class _Heartbeat:
-    """Shows those who wait for this download that it gets on, a few times a second at most."""
-
-    def __init__(self, lock: FileLock | None) -> None:
-        self._lock = lock
-        self._next = 0.0
-
-    def beat(self, nbytes: int = 0) -> None:
-        check_cancelled()
-        now = time.monotonic()
-        if self._lock is not None and now >= self._next:
-            self._next = now + _BEAT_S
-            self._lock.beat()
-
-
-def _is_there(path: Path) -> bool:
-    """Whether something has that name; False where nobody here may look."""
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
-
-
-def _set_aside(path: Path) -> None:
-    """Move something that is not ours out of the way under a new name, since we delete only what we wrote."""
-    number = 0
-    while True:
-        aside = path.with_name(f"{path.name}.found-{number}")
-        if not _is_there(aside):
-            break
-        number += 1
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return
-    logger.warning(
-        "%s: not the file that the index names, and not written by this cache; moved to %s", path, aside
-    )
-
-
-def _disk_error(error: BaseException) -> OSError | None:
-    """The error of the local disk behind ``error``, if there is one."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, OSError) and link.errno in _DISK_ERRNO:
-            return link
-        link = link.__cause__
-    return None

@@ -67,6 +67,8 @@ _FINAL_ERRNO = frozenset(
     }
 )  # fmt: skip
 
+_DISK_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
+
 
 def classify(error: BaseException) -> Failure:
     """Say what ``error`` means for the caller: look elsewhere, get permission, try again, or give up."""
@@ -188,3 +190,13 @@ def describe(error: BaseException) -> str:
     """Put ``error`` into one line: its class, and its text where it has one."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def disk_error(error: BaseException) -> OSError | None:
+    """The error of the local disk behind ``error``, if there is one."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in _DISK_ERRNO:
+            return link
+        link = link.__cause__
+    return None
