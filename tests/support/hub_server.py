@@ -1,0 +1,104 @@
+"""As much of the Hugging Face Hub as reading a dataset's files takes, on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+class HubServer(ThreadingHTTPServer):
+    """Serves ``files`` as those of the dataset ``someone/data``; others, and private ones, are not found."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.tokens: list[str] = []
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {"endpoint": f"http://127.0.0.1:{self.server_address[1]}", "token": "hf_aTokenOfTests"}
+
+
+@contextmanager
+def hub_server() -> Iterator[HubServer]:
+    """Run a server in a thread for the length of a block."""
+    server = HubServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: HubServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.server.tokens.append(self.headers.get("Authorization", ""))
+        path = unquote(urlsplit(self.path).path)
+        about, tree, file = "/api/datasets/someone/data", "/tree/main", "/datasets/someone/data/resolve/main/"
+        if path in (about, f"{about}/revision/main"):
+            self._answer({"id": "someone/data", "sha": "a" * 40, "siblings": []})
+        elif path.startswith(about + tree):
+            self._answer(self._listed(path.removeprefix(about + tree).strip("/")))
+        elif path.startswith(file):
+            self._send(path.removeprefix(file))
+        else:
+            self._answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def _listed(self, folder: str) -> list[dict[str, Any]]:
+        begin = f"{folder}/" if folder else ""
+        found: dict[str, dict[str, Any]] = {}
+        for name, content in self.server.files.items():
+            if name.startswith(begin):
+                first, slash, _ = name[len(begin) :].partition("/")
+                kind = {"type": "directory"} if slash else {"type": "file", "size": len(content)}
+                found[first] = {"path": begin + first, "oid": "0" * 40, **kind}
+        return list(found.values())
+
+    def _send(self, name: str) -> None:
+        content = self.server.files.get(name)
+        if content is None:
+            self._answer({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        begin, end, status = 0, len(content), 200
+        wanted = self.headers.get("Range", "")
+        if wanted.startswith("bytes="):
+            first, _, last = wanted[6:].partition("-")
+            begin, end, status = int(first or 0), min(int(last or end - 1) + 1, end), 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(end - begin))
+        self.send_header("ETag", '"0"')
+        self.send_header("X-Repo-Commit", "a" * 40)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[begin:end])
+
+    def _answer(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on stderr."""
