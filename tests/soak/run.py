@@ -137,6 +137,7 @@ class Soak:
         self._learned: dict[int, list[int]] = {}
         self._steady_seen: Counter[int] = Counter()
         self._trends: dict[str, Trend] = {}
+        self._courses: dict[str, list[float]] = {}
 
     def run(self, seconds: float, *, first_link: int = 0) -> dict[str, Any]:
         """Soak for so long, and sum up what was seen."""
@@ -207,7 +208,8 @@ class Soak:
             "log": str(self._directory / "steady"),
             "until": time.time() + seconds,
         }
-        return Job("soaking.steady", STEADY_RANKS, options)
+        # One heap: else glibc gives each of many short threads one of some, and each of them grows to its own height.
+        return Job("soaking.steady", STEADY_RANKS, options, environment={"MALLOC_ARENA_MAX": "1"})
 
     def _run_chain(self, deadline: float, first_link: int, steady: Job) -> None:
         number = first_link
@@ -324,6 +326,7 @@ class Soak:
             self._check_epoch(f"steady job, epoch {lines[0]['epoch']}", numbers)
         for name, values in _series(logs):
             self._trends[name] = trend_of(values)
+            self._courses[name] = [round(value, 1) for value in values[:: max(1, len(values) // 20)]]
         for name, trend in self._trends.items():
             if not trend.is_flat(allowed_growth(name, trend)):
                 self._wrong(f"{name} grows: {trend}")
@@ -364,6 +367,7 @@ class Soak:
                     "growth": round(trend.growth, 2),
                     "surely": round(trend.surely, 2),
                     "epochs": trend.count,
+                    "course": self._courses[name],
                 }
                 for name, trend in self._trends.items()
             },
