@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from streamshard import convert_records
 from streamshard.cli.main import main
 from streamshard.convert import ray_engine
 from streamshard.convert.job import convert, dry_run
@@ -120,6 +121,20 @@ def test_engines_go_on_with_what_the_other_has_left(
     summary = convert(_options(cluster, chat, out))
     assert summary.resumed_shards >= len(made)
     assert files_of(out) == wanted
+
+
+def test_splits_and_rows_from_python(cluster: LocalCluster, chat: Path, tmp_path: Path) -> None:
+    ray_options = ["--engine", "ray", "--address", cluster.address]
+    for name, more in (("local", ["--workers", "1"]), ("ray", ray_options)):
+        out = str(tmp_path / name)
+        command = ["convert", str(chat), "--out", out, "--split", "a=0.7,b=0.3", "--quiet", *more]
+        assert CliRunner().invoke(main, command).exit_code == 0
+    assert files_of(tmp_path / "ray" / "a") == files_of(tmp_path / "local" / "a")
+    assert files_of(tmp_path / "ray" / "b") == files_of(tmp_path / "local" / "b")
+    rows = [{"n": number, "raw": bytes(number)} for number in range(40)]
+    convert_records(rows, tmp_path / "rows", engine="ray", address=cluster.address)
+    convert_records(rows, tmp_path / "wanted", workers=1)
+    assert files_of(tmp_path / "rows") == files_of(tmp_path / "wanted")
 
 
 def test_the_command_and_its_errors(cluster: LocalCluster, chat: Path, tmp_path: Path) -> None:
