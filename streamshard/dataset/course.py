@@ -139,8 +139,9 @@ class Course:
     def set_epoch(self, epoch: int) -> None:
         """Make the next ``iter()`` begin this epoch at its start.
 
-        One before the place where a state with other weights was loaded is given as in a run that always had the
-        present weights, and a warning of the log says so.
+        Warnings of the log say when this gives up a loaded position from which nothing was read, and when the epoch
+        comes before the place where a state with other weights was loaded: it is that of a run that always had the
+        present ones.
 
         Raises:
             ValueError: no whole number from 0 to 2**53 - 2, the last epoch that a state can name with the one after.
@@ -152,16 +153,8 @@ class Course:
                 f"name the epoch after this one at its end: expected at most {MAX_EPOCH}"
             )
         next_epoch = whole("epoch", epoch, MAX_EPOCH)
+        self._states.say_what_set_epoch_gives_up(next_epoch, *self._turns.next())
         self._turns.set_next(next_epoch)
-        change = self._states.change_after(next_epoch)
-        if change is not None:
-            logger.warning(
-                "epoch %d begins before position %d of epoch %d, where this run went on with other weights or streams: "
-                "up to there it has the samples of a run that always had the present ones, not those that were given",
-                next_epoch,
-                change[1],
-                change[0],
-            )
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = False) -> dict[str, Any]:
         """Return where training stands, as a small JSON object.

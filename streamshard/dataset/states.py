@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from streamshard.order.epoch import Order
 from streamshard.order.position import Setting, State
 from streamshard.order.resume import differences, resume
 from streamshard.order.stream_state import StreamState
+
+logger = logging.getLogger(__name__)
 
 MAX_EPOCH = (1 << 53) - 2
 """Last epoch that a state can name together with the one after it."""
@@ -103,15 +106,29 @@ class States:
         is_other = not self.order.is_same(before)
         return Loaded(resumed.epoch, resumed.position, progress, is_other, resumed.notes)
 
-    def change_after(self, epoch: int) -> tuple[int, int] | None:
-        """Say at which epoch and position, after the start of ``epoch``, the run went on under other weights."""
+    def say_what_set_epoch_gives_up(self, epoch: int, loaded_epoch: int, loaded_position: int) -> None:
+        """Log what beginning ``epoch`` at its start means, where something else than that was to come next."""
+        if loaded_position:
+            logger.warning(
+                "set_epoch(%d) gives up the loaded position %d of epoch %d; to go on there, load the state after it",
+                epoch,
+                loaded_position,
+                loaded_epoch,
+            )
         splice = self.order.splice
         if splice is None or (splice.epoch, splice.begin) <= (epoch, 0):
-            return None
+            return
         # Where only batches are counted off anew, what comes before is what the run has given.
         before = self.order.spliced(None).segments(splice.epoch)
-        is_same = any((each.begin, each.cursors) == (splice.begin, splice.cursors) for each in before)
-        return None if is_same else (splice.epoch, splice.begin)
+        if any((each.begin, each.cursors) == (splice.begin, splice.cursors) for each in before):
+            return
+        logger.warning(
+            "epoch %d begins before position %d of epoch %d, where this run went on with other weights or streams: up "
+            "to there it has the samples of a run that always had the present ones, not those that were given",
+            epoch,
+            splice.begin,
+            splice.epoch,
+        )
 
     def differences(self, state: State) -> list[str]:
         """List what ``load`` would refuse a state for, each as "seed was 1 and is 2"; empty where it fits."""

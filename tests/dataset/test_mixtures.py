@@ -158,7 +158,8 @@ def test_an_epoch_before_the_change_is_that_of_the_present_weights_and_that_is_s
     loader.load_state_dict(state)
     caplog.clear()
     loader.dataset.set_epoch(2)
-    assert caplog.text == ""
+    assert "set_epoch(2) gives up the loaded position 18 of epoch 1" in caplog.text
+    assert "always had" not in caplog.text
     for epoch in (1, 0):
         loader.dataset.set_epoch(epoch)
         assert f"epoch {epoch} begins before position 18 of epoch 1, where" in caplog.text
@@ -172,6 +173,9 @@ def test_an_epoch_before_the_change_is_that_of_the_present_weights_and_that_is_s
         loader = loader_of(**present, batching_method=method)
         loader.load_state_dict(state)
         loader.dataset.set_epoch(0)
+        assert "gives up" in caplog.text
+        caplog.clear()
+        loader.dataset.set_epoch(1)
         assert caplog.text == ""
 
 

@@ -264,6 +264,26 @@ def test_positions_and_replacements_belong_to_the_place_not_to_the_world(mix, da
     assert all(found == seen[max(seen)] for found in seen.values())
 
 
+@pytest.mark.parametrize("batching", ["random", *UNITS])
+def test_replacements_are_the_places_before_it_in_its_streams_pass_nearest_first(batching):
+    order = order_of(([[4, 4, 4], [6, 6], [5]], [12, 12, 5], "sliding", 17), batching)
+    passes = []
+    first = 0
+    for walk, taken in zip(order.walks, order.samples_per_epoch, strict=True):
+        passes.append((walk.samples(walk.spots(3 * taken, np.arange(taken))) + first).tolist())
+        first += walk.num_samples
+    plan = order.plan(3, 0, global_batch_size=4, ranks=2)
+    for number, rank in itertools.product(range(plan.full_batches), range(2)):
+        [(real, _)] = batches_of(order, plan, 3, rank, first=number, step=plan.num_batches)[:1]
+        for slot, sample in enumerate(real):
+            whole = passes[order.stream_of(sample)]
+            place = whole.index(sample)
+            wanted = [
+                whole[place - back] for back in range(1, len(whole))
+            ]  # from the first place to the last
+            assert list(order.replacements(plan, 3, number, rank, slot)) == wanted
+
+
 @pytest.mark.parametrize("batching", UNITS)
 def test_the_order_is_pinned(batching):
     order = order_of(([[4, 4, 4], [6, 6], [5]], [12, 12, 5], "sliding", 17), batching)
