@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from streamshard.format.decoder import Buffer, SampleDecoder
+    from streamshard.format.column import Buffer
+    from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import ShardInfo
     from streamshard.read.sample_check import SampleCheck
 
