@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.runs import RunsOfKeys
 from streamshard.convert.sources import Source
 from streamshard.convert.tally import ImageTags
 
-_SORTED_AT_ONCE = 1 << 24
+_SORTED_AT_ONCE = 1 << 22
+_READ_AT_ONCE = 1 << 23
 _LISTED_SOURCES = 5
 _LISTED_KEYS = 3
 
@@ -23,13 +26,14 @@ _LISTED_KEYS = 3
 class Findings:
     """Collects oddities chunk by chunk, in input order."""
 
-    def __init__(self, options: ConvertOptions) -> None:
+    def __init__(self, options: ConvertOptions, folder: Path) -> None:
         self._options = options
         self.images = 0
         self.animated = 0
         self.unwanted = 0
         self.empty_sources: list[Source] = []
-        self.ids: list[NDArray[np.uint64]] = []
+        self.runs = RunsOfKeys()
+        self._ids = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 lives as long as this object
         self.image_like: Counter[str] = Counter()
         self.met: set[str] = set()
         self.tars = False
@@ -58,7 +62,15 @@ class Findings:
             place = place or source.place(lines_before + tags.first_untagged_with_image)
         self._untagged = (number + tags.untagged_with_image, place)
 
-    def warnings(self, num_records: int) -> list[str]:
+    def add_ids(self, hashes: NDArray[np.uint64]) -> None:
+        """Keep hashes of ids, on disk: uint64[n]."""
+        self._ids.write(hashes.tobytes())
+
+    def close(self) -> None:
+        """Forget the ids."""
+        self._ids.close()
+
+    def warnings(self, num_records: int, num_shards: int) -> list[str]:
         """The warnings, most alarming first."""
         found = []
         number, place = self._without_image
@@ -98,7 +110,7 @@ class Findings:
                 f" samples, write them alone (jq -c '.[{json.dumps(key)}][]' FILE)"
                 for source, key, count in self.held
             ]
-        repeated = count_repeated(self.ids)
+        repeated = count_repeated(self._ids)
         if repeated:
             parted = (
                 "; the members of a sample must stand together in a tar (tar --sort=name)"
@@ -108,6 +120,15 @@ class Findings:
             found.append(f"{repeated} records repeat the id of an earlier record; all are kept{parted}")
         if self.animated:
             found.append(f"{self.animated} image files hold several pictures; readers decode the first")
+        run = self.runs.longest()
+        if run is not None and self._options.shuffle is None and num_shards > 1:
+            key, length = run
+            if length * num_shards > num_records:
+                found.append(
+                    f"the records are sorted by {key!r}: at least {length} in a row have the same value, and a shard"
+                    f" has about {num_records // num_shards}, so that shards are unlike each other; --shuffle mixes"
+                    " them"
+                )
         if self.unwanted:
             conditions = ", ".join(map(str, self._options.where))
             found.append(
@@ -124,14 +145,20 @@ def _images(count: int) -> str:
     return f"{count} image" if count == 1 else f"{count} images"
 
 
-def count_repeated(hashes: Sequence[NDArray[Any]]) -> int:
-    """How many of the hashes (uint64 arrays) have occurred before; sorted in parts, so that memory stays bounded."""
-    total = sum(map(len, hashes))
+def count_repeated(file: IO[bytes]) -> int:
+    """How many of the hashes (uint64) in a file have occurred before; memory is bounded by a part of them."""
+    total = file.seek(0, 2) // 8
     parts = max(1, -(-total // _SORTED_AT_ONCE))
     distinct = 0
     for part in range(parts):
-        mine = [found[found % np.uint64(parts) == part] for found in hashes]
-        joined = np.sort(np.concatenate([np.zeros(0, np.uint64), *mine]))
-        # As np.unique, which loads masked arrays when it is first called.
-        distinct += int(np.count_nonzero(joined[1:] != joined[:-1])) + (len(joined) > 0)
+        file.seek(0)
+        mine = [np.zeros(0, np.uint64)]
+        while block := file.read(_READ_AT_ONCE):
+            hashes = np.frombuffer(block, np.uint64)
+            mine.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
+        sorted_hashes = np.concatenate(mine)
+        del mine
+        sorted_hashes.sort()
+        if len(sorted_hashes):
+            distinct += 1 + int(np.count_nonzero(sorted_hashes[1:] != sorted_hashes[:-1]))
     return total - distinct

@@ -53,7 +53,7 @@ class MergedScan:
         self.num_records = 0
         self.problem_counts: Counter[str] = Counter()
         self.problems: list[PlacedProblem] = []
-        self.findings = Findings(options)
+        self.findings = Findings(options, rejected.parent)
         self._image_rows: Counter[str] = Counter()
         self._image_names: Counter[str] = Counter()
         self._image_formats: dict[str, Counter[str]] = {}
@@ -71,6 +71,7 @@ class MergedScan:
 
     def read_headings(self) -> None:
         """Add up what the headings of all chunks say."""
+        records_seen = 0
         records_of = [0] * len(self._sources)
         for number, lines, chunk in self._saved():
             source = self._sources[number]
@@ -91,6 +92,9 @@ class MergedScan:
             placed = [_placed(source, lines, problem) for problem in chunk.problems]
             self.rejected.add(placed)
             self.problems += placed[: max(0, room)]
+            if chunk.num_records:
+                self.findings.runs.join(chunk.runs, is_first=not records_seen)
+                records_seen += chunk.num_records
             self.findings.add_tags(source, lines, chunk.tags)
             self.findings.image_like += chunk.image_like
             self.findings.met |= chunk.met
@@ -213,7 +217,7 @@ class MergedScan:
                 for image in columns.images:
                     nbytes += image_column_nbytes(image, chunk)
                 self._add_digests(chunk)
-                self.findings.ids.append(chunk.array("id_hashes"))
+                self.findings.add_ids(chunk.array("id_hashes"))
                 rows = np.zeros(chunk.num_records, ROW)
                 rows["source"] = number
                 rows["offset"] = chunk.array("offsets")

@@ -7,6 +7,7 @@ any process can make any shard.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,15 +28,13 @@ from streamshard.convert.problems import (
     REJECTED_BASENAME,
     PlacedProblem,
 )
-from streamshard.convert.rows import open_rows, permutation, permute_file, sync_file
+from streamshard.convert.rows import blocks_of_rows, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.splits import keep_part
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
 from streamshard.write.append import Base
-
-_SIZES_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def make_plan(
             names that clash, too many columns.
     """
     found = MergedScan(sources, chunks, options, directory / REJECTED_BASENAME)
-    with found.rejected:
+    with found.rejected, contextlib.closing(found.findings):
         return _planned(found, directory, sources, options, declared, base)
 
 
@@ -187,14 +186,14 @@ def _planned(
     else:
         permute_file(scanned, rows, permutation(num_samples, options.shuffle))
         scanned.unlink()
-    begins = _cut(open_rows(rows), len(config), options)
+    begins = _cut(rows, len(config), options)
     plan = Plan(
         directory,
         columns,
         tuple(sources),
         begins,
         found.extra(),
-        tuple(found.findings.warnings(found.num_records)),
+        tuple(found.findings.warnings(found.num_records, len(begins) - 1)),
         found.problem_counts,
         tuple(found.problems[:LISTED_SKIPS]),
         payload_nbytes,
@@ -214,14 +213,14 @@ def _refuse_other_columns(base: Base, columns: ColumnPlan, tokens: Mapping[str, 
             raise ConvertError(f"column {name!r}: made by another tokenizer than the one of --tokenize")
 
 
-def _cut(rows: NDArray[Any], config_nbytes: int, options: ConvertOptions) -> NDArray[np.int64]:
+def _cut(path: Path, config_nbytes: int, options: ConvertOptions) -> NDArray[np.int64]:
     cutter = ShardCutter(
         config_nbytes, size_limit=options.size_limit, samples_per_shard=options.samples_per_shard
     )
     begins = [0]
     row = 0
-    for begin in range(0, len(rows), _SIZES_AT_ONCE):
-        for nbytes in rows["sample_nbytes"][begin : begin + _SIZES_AT_ONCE].tolist():
+    for rows in blocks_of_rows(path):
+        for nbytes in rows["sample_nbytes"].tolist():
             if not cutter.fits(nbytes):
                 begins.append(row)
                 cutter.reset()

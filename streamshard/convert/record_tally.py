@@ -15,6 +15,7 @@ from streamshard.convert.located import joined_digest, kept_references
 from streamshard.convert.origins import IMAGE_SUFFIXES
 from streamshard.convert.places import Located
 from streamshard.convert.references import NO_IMAGES, Embedded, count_image_tags
+from streamshard.convert.runs import EVERY
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
 
@@ -73,6 +74,11 @@ class RecordTally:
         tally.compared_nbytes.extend([_compared_nbytes(record.images) for record in records])
         for record in records:
             self._add_id(record.shaped.values)
+        for record in records[-rows[0] % EVERY :: EVERY]:
+            shaped = record.shaped
+            tally.runs.look(
+                {key: value for key, value in shaped.values.items() if key not in shaped.references}
+            )
         self._add_values(rows, records)
         if self._shaping.image_keys != NO_IMAGES:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:

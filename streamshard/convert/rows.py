@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ ROW = np.dtype(
 """One record: which source, where its line is, how many bytes its sample takes, the hash of its images (0: none)."""
 
 _TAKEN_AT_ONCE = 1 << 20
+_READ_AT_ONCE = 1 << 16
 
 
 def permutation(num_samples: int, seed: int) -> NDArray[np.int64]:
@@ -46,6 +48,13 @@ def sync_file(file: IO[bytes]) -> None:
     """See to it that a file is on the disk before the plan says that it is there."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def blocks_of_rows(path: Path) -> Iterator[NDArray[Any]]:
+    """Read a table of rows from beginning to end, a part at a time: structured arrays, see :data:`ROW`."""
+    with path.open("rb") as file:
+        while block := file.read(_READ_AT_ONCE * ROW.itemsize):
+            yield np.frombuffer(block, ROW)
 
 
 def open_rows(path: Path) -> NDArray[Any]:

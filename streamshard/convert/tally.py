@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from streamshard.convert.columns import ChunkKey, ImageColumn, KeyTally
 from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
+from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally2"
+_MAGIC = b"sstally3"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1
@@ -104,6 +105,7 @@ class ChunkTally:
     images: dict[str, ImageTally] = field(default_factory=dict)
     problems: ProblemLog = field(default_factory=lambda: ProblemLog(KEPT_PER_CHUNK))
     tags: ImageTags = field(default_factory=ImageTags)
+    runs: RunsOfKeys = field(default_factory=RunsOfKeys)
     image_like: Counter[str] = field(default_factory=Counter)
     met: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class ChunkTally:
                 for problem in sorted(self.problems.kept, key=lambda problem: problem.line)
             ],
             "tags": self.tags.to_list(),
+            "runs": self.runs.to_json(),
             "image_like": dict(self.image_like),
             "met": sorted(self.met),
             "held": self.held,
@@ -206,6 +209,7 @@ class SavedChunk:
         self.problem_counts: Counter[str] = Counter(heading["problem_counts"])
         self.problems = [Problem.from_list(row) for row in heading["problems"]]
         self.tags = ImageTags.from_list(heading["tags"])
+        self.runs = parse_runs(heading["runs"])
         self.image_like: Counter[str] = Counter(heading["image_like"])
         self.met: set[str] = set(heading["met"])
         self.held: dict[str, int] = heading["held"]
