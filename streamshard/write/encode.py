@@ -12,8 +12,7 @@ from streamshard.format.sample_hashes import side_basename, side_bytes
 from streamshard.format.schema import Schema
 from streamshard.format.shard import config_text, pack_shard
 from streamshard.write.publish import publish_file
-
-_BLOCK_NBYTES = 1 << 20
+from streamshard.write.samples import in_blocks
 
 
 def shard_basename(shard: int) -> str:
@@ -48,7 +47,7 @@ def write_shard(
         directory,
         basename,
         schema,
-        _in_blocks(pack_shard(samples, config)),
+        in_blocks(pack_shard(samples, config)),
         len(samples),
         compression=compression,
         hashes=hashes,
@@ -129,10 +128,3 @@ class _Described:
         """The entry of the file, once all of it has passed."""
         digests = {name: state.hexdigest() for name, state in self._states.items()}
         return FileInfo(self.basename, self._nbytes, digests)
-
-
-def _in_blocks(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Join small buffers into blocks of about 1 MiB, one at a time: a call per sample would hold the GIL."""
-    step = max(1, len(buffers) * _BLOCK_NBYTES // max(1, sum(map(len, buffers))))
-    for begin in range(0, len(buffers), step):
-        yield b"".join(buffers[begin : begin + step])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from streamshard.format.index import ShardInfo
 from streamshard.format.sample_hashes import side_basename
 from streamshard.format.schema import Schema
-from streamshard.write.encode import shard_basename, write_shard, write_side_file
+from streamshard.format.shard import config_text, shard_head
+from streamshard.write.encode import shard_basename, store_shard, write_side_file
 from streamshard.write.options import ShardOptions
+from streamshard.write.samples import Samples
 from streamshard.write.upload import Uploader
 
 # A shard up to this size is published while the next one fills, so that two are in memory; of larger ones
@@ -53,7 +56,7 @@ class Press:
         self.side_digests: list[str] = []
         self.published: list[str] = []
 
-    def publish(self, samples: list[bytes], nbytes: int, on_failure: Callable[[], None]) -> None:
+    def publish(self, samples: Samples, nbytes: int, on_failure: Callable[[], None]) -> None:
         """Hand over the samples of the next shard; waits for the one before, and for a large one itself.
 
         Args:
@@ -90,23 +93,32 @@ class Press:
         self._thread.shutdown(wait=True)
         self._pressing = None
 
-    def _publish(self, basename: str, samples: list[bytes]) -> ShardInfo:
+    def _publish(self, basename: str, samples: Samples) -> ShardInfo:
         """Pack, hash, compress and store a shard, and send it on. Runs in the publishing thread."""
-        info = write_shard(
+        options = self._options
+        config = config_text(
+            self._schema,
+            compression=options.compression,
+            hashes=options.hashes,
+            size_limit=options.size_limit,
+        )
+        info = store_shard(
             self._directory,
             basename,
             self._schema,
-            samples,
-            compression=self._options.compression,
-            hashes=self._options.hashes,
-            size_limit=self._options.size_limit,
+            chain([shard_head(samples.sizes(), config)], samples.buffers()),
+            len(samples),
+            compression=options.compression,
+            hashes=options.hashes,
+            size_limit=options.size_limit,
         )
         self._send(info.stored.basename)
-        if self._options.sample_hash is not None:
+        if options.sample_hash is not None:
             self.side_digests.append(
-                write_side_file(self._directory, basename, samples, self._options.sample_hash)
+                write_side_file(self._directory, basename, samples.each(), options.sample_hash)
             )
             self._send(side_basename(basename))
+        samples.release()
         return info
 
     def _send(self, basename: str) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import SampleError, StreamshardError
+from streamshard.format.encoder import PartsEncoder, SampleEncoder
 from streamshard.format.index import INDEX_BASENAME, index_text
 from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry
 from streamshard.format.schema import Schema
@@ -22,6 +23,7 @@ from streamshard.write.options import DEFAULT_SIZE_LIMIT, ShardOptions, check_co
 from streamshard.write.place import Place
 from streamshard.write.press import Press
 from streamshard.write.publish import publish_file
+from streamshard.write.samples import BlockPool, SampleList, SampleMemory, holds_large_values
 from streamshard.write.upload import Uploader
 
 if TYPE_CHECKING:
@@ -90,7 +92,6 @@ class MDSWriter:
         from streamshard.storage.retry import RetryPolicy
 
         self._schema = Schema.from_columns(columns)
-        self._encode = self._schema.encoder()
         self._costs = CostSums(costs, columns)
         self._options = ShardOptions.parse(
             compression=compression,
@@ -148,7 +149,13 @@ class MDSWriter:
             self._uploader,
             0 if base is None else base.first_number,
         )
-        self._samples: list[bytes] = []
+        large = holds_large_values(self._schema)
+        self._pool = BlockPool(self._cutter.whole_room) if large else None
+        self._encode_alone: SampleEncoder | PartsEncoder = (
+            self._schema.parts_encoder() if large else self._schema.encoder()
+        )
+        self._encode = self._encode_alone
+        self._samples = self._no_samples()
         self._room = self._cutter.whole_room  # of the shard that is being filled, in bytes
         self._max_samples = samples_per_shard or 2**32
         self._num_cut_samples = 0
@@ -195,9 +202,9 @@ class MDSWriter:
             counted = self._costs.count(sample) if self._costs else None
         except SampleError as error:
             encoded, counted = self._encode_again(sample, error)
-        nbytes = len(encoded) + 4
+        nbytes = (len(encoded) if type(encoded) is bytes else sum(map(len, encoded))) + 4
         if nbytes > self._room or len(self._samples) >= self._max_samples:
-            self._begin_shard(len(encoded))
+            self._begin_shard(nbytes - 4)
         self._room -= nbytes
         self._samples.append(encoded)
         if counted is not None:
@@ -205,7 +212,7 @@ class MDSWriter:
 
     def _encode_again(
         self, sample: Mapping[str, Any], error: SampleError
-    ) -> tuple[bytes, Mapping[str, int] | None]:
+    ) -> tuple[Any, Mapping[str, int] | None]:
         """Encode a sample without the keys that are no columns, if that was all that is wrong with it."""
         try:
             if not isinstance(sample, Mapping) or len(sample) <= len(self._schema.names):
@@ -217,12 +224,12 @@ class MDSWriter:
         except SampleError as found:
             raise type(found)(f"sample {self.num_samples}: {found}") from found
 
-    def _encode_columns(self, sample: Mapping[str, Any]) -> bytes:
+    def _encode_columns(self, sample: Mapping[str, Any]) -> Any:
         """Encode a sample that may have more keys than there are columns."""
         names = self._schema.names
         if isinstance(sample, Mapping) and len(sample) > len(names):
             sample = {name: sample[name] for name in names if name in sample}
-        return self._schema.encode_sample(sample)
+        return self._encode_alone(sample)
 
     def _warn_of_keys(self, sample: Mapping[str, Any]) -> None:
         if self._warned_of_keys:
@@ -279,6 +286,7 @@ class MDSWriter:
             self._fail(error)
             raise
         self._finished = self._halted = True
+        self._samples, self._pool = SampleList(), None
         self._place.release()
         self._press.close()
         if self._uploader is not None:
@@ -287,12 +295,16 @@ class MDSWriter:
 
     def _cut(self) -> None:
         """Hand the samples of the filled shard to the thread that publishes it."""
-        samples, self._samples = self._samples, []
+        samples, self._samples = self._samples, self._no_samples()
         nbytes = self._cutter.whole_room - self._room
         self._room = self._cutter.whole_room
         self._num_cut_samples += len(samples)
         self._costs.cut()
         self._press.publish(samples, nbytes, self._halt)
+
+    def _no_samples(self) -> Any:
+        """A :class:`SampleList` or :class:`SampleMemory`, which take what ``_encode`` gives."""
+        return SampleList() if self._pool is None else SampleMemory(self._pool)
 
     def _extra(self) -> dict[str, Any]:
         extra = self._costs.extra()
@@ -322,7 +334,8 @@ class MDSWriter:
         self._failure = error
         self._halted = True
         self._num_cut_samples += len(self._samples)
-        self._samples = []
+        self._samples = SampleList()
+        self._pool = None
         self._press.close()  # a shard that is being published is among those to remove
         if self._uploader is not None and self._place.is_lost:
             self._uploader.close()  # what lies there is the other writer's
