@@ -74,6 +74,18 @@ def test_a_failure_leaves_the_old_dataset(tmp_path: Path, monkeypatch: pytest.Mo
     assert _files(out) == before
 
 
+def test_an_index_that_was_replaced_meanwhile_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "A"
+    _add(str(out), range(10))
+    writer = MDSWriter(out=str(out), columns=_COLUMNS, append=True)
+    writer.write({"n": 10})
+    (out / "index.json").write_bytes((out / "index.json").read_bytes() + b"\n")
+    before = _files(out)
+    with pytest.raises(StorageError, match="is not what it was when this writer began"):
+        writer.finish()
+    assert _files(out) == before
+
+
 def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
     out = tmp_path / "A"
     _add(str(out), range(10))
