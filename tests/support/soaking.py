@@ -61,7 +61,7 @@ def holdings() -> list[dict[str, int]]:
 def _written_nbytes(process: Any) -> int:
     """Bytes of pages that a process has written to and shares with nobody.
 
-    Not all private ones: those of a library become private when the last other process on the machine that uses it ends.
+    Not all private ones: those of a library become private when the last other process that uses it ends.
     """
     try:
         text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
