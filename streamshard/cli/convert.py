@@ -58,6 +58,9 @@ class _ConvertCommand(click.Command):
     metavar="NAME",
     help="Key that holds images, or 'none'; repeatable.",
 )
+@click.option(
+    "--file-key", "file_keys", multiple=True, metavar="NAME", help="Key of an audio or video file, or 'none'."
+)
 @click.option("--size-limit", default="64mb", metavar="SIZE", help="Target size of a shard (64mb), or none.")
 @click.option("--samples-per-shard", type=int, metavar="N", help="Most samples in a shard.")
 @click.option("--compression", metavar="NAME[:LEVEL]", help="Such as zstd:3, gz, bz2, br, snappy.")

@@ -29,12 +29,14 @@ class Findings:
     def __init__(self, options: ConvertOptions, folder: Path) -> None:
         self._options = options
         self.images = 0
+        self.files = 0
         self.animated = 0
         self.unwanted = 0
         self.empty_sources: list[Source] = []
         self.runs = RunsOfKeys()
         self._ids = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 lives as long as this object
         self.image_like: Counter[str] = Counter()
+        self.file_like: Counter[str] = Counter()
         self.met: set[str] = set()
         self.tars = False
         self.held: list[tuple[Source, str, int]] = []
@@ -74,7 +76,7 @@ class Findings:
         """The warnings, most alarming first."""
         found = []
         number, place = self._without_image
-        if self._options.image_root is not None and not self.images:
+        if self._options.image_root is not None and not self.images and not self.files:
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
                 " --image-key"
@@ -85,6 +87,13 @@ class Findings:
             found.append(
                 f"no image is stored, though values of {', '.join(map(repr, keys))} look like names of images, which"
                 f" are kept as text: {options} stores them"
+            )
+        if self.file_like:
+            keys = [key for key, _ in self.file_like.most_common(_LISTED_KEYS)]
+            options = " ".join(f"--file-key {shlex.quote(key)}" for key in keys)
+            found.append(
+                f"values of {', '.join(map(repr, keys))} look like names of audio or video files, which are kept as"
+                f" text: {options} stores the files, --file-key none says that it is meant so"
             )
         if number:
             found.append(

@@ -150,16 +150,19 @@ class _ImageSizes:
             ):
                 return None
             return sum(
-                self._size(reference) for references in shaped.references.values() for reference in references
+                self._size(reference, as_is=key in self._shaping.file_keys)
+                for key, references in shaped.references.items()
+                for reference in references
             )
         except RecordProblem:
             return None
 
-    def _size(self, reference: Reference) -> int:
+    def _size(self, reference: Reference, *, as_is: bool) -> int:
         located = locate_reference(reference, self._opened)
-        if isinstance(located, Embedded) or self._decode:
+        decode = self._decode and not as_is
+        if isinstance(located, Embedded) or decode:
             content = located.content if isinstance(located, Embedded) else self._opened().read(located)
-            if self._decode:
+            if decode:
                 with own_pixel_limit(self._options.max_image_pixels):
                     check_image(content, max_pixels=self._options.max_image_pixels)
             return len(content)

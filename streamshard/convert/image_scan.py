@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from streamshard.convert.files import file_type
 from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, sniff_format
 from streamshard.convert.located import digest_of
 from streamshard.convert.places import Located, is_web_url
@@ -47,6 +48,7 @@ class ImageScan:
         self._max_pixels = max_pixels
         self._read = read
         self._known: dict[str, CheckedImage | RecordProblem] = {}
+        self._known_files: dict[str, CheckedImage | RecordProblem] = {}
 
     def locate(self, reference: Reference) -> Located | Embedded:
         """See :meth:`ImageSupply.locate`."""
@@ -54,30 +56,35 @@ class ImageScan:
 
     def begin(self, image: Located | Embedded) -> None:
         """Say that an image will be looked at soon."""
-        if isinstance(image, Located) and image.name not in self._known:
+        if isinstance(image, Located) and image.name not in self._known_as(image):
             self._supply.begin(image, self._root)
 
     def check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         """The finding for one image."""
         if isinstance(image, Embedded):
             return self._found(image)
-        found = self._known.get(image.name)
+        known = self._known_as(image)
+        found = known.get(image.name)
         if found is None:
             found = self._found(image)
-            if len(self._known) == _REMEMBERED_IMAGES:
-                self._known.clear()
-            self._known[image.name] = found
+            if len(known) == _REMEMBERED_IMAGES:
+                known.clear()
+            known[image.name] = found
         return found
+
+    def _known_as(self, image: Located) -> dict[str, CheckedImage | RecordProblem]:
+        return self._known_files if image.as_is else self._known
 
     def _found(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         try:
             if (
                 isinstance(image, Located)
-                and not (self._decode or self._read)
+                and (image.as_is or not (self._decode or self._read))
                 and not self._supply.is_distant(image, self._root)
             ):
                 nbytes, head = self._supply.head(image, self._root)
-                return CheckedImage(nbytes, 0, _facts_of_format(sniff_format(head)), nbytes)
+                format = file_type(image) if image.as_is else sniff_format(head)
+                return CheckedImage(nbytes, 0, _facts_of_format(format), nbytes)
             try:
                 return self._looked_at(image, self._supply.get(image, self._root))
             except RecordProblem:
@@ -91,7 +98,9 @@ class ImageScan:
 
     def _looked_at(self, image: Located | Embedded, supplied: Supplied) -> CheckedImage:
         content, source_nbytes, facts = supplied
-        if not self._decode:
+        if image.as_is:
+            facts = _facts_of_format(file_type(image))
+        elif not self._decode:
             facts = _facts_of_format(sniff_format(content[:HEAD_NBYTES]))
         elif facts is None:
             facts = check_image(content, max_pixels=self._max_pixels)

@@ -18,6 +18,7 @@ from streamshard.convert.columns import (
     KeySummary,
     plain_nbytes,
 )
+from streamshard.convert.files import FILE_ENCODING, NO_FILES
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
@@ -97,13 +98,15 @@ class MergedScan:
                 records_seen += chunk.num_records
             self.findings.add_tags(source, lines, chunk.tags)
             self.findings.image_like += chunk.image_like
+            self.findings.file_like += chunk.file_like
             self.findings.met |= chunk.met
             self.findings.held += [(source, name, count) for name, count in chunk.held.items()]
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
                 self.findings.empty_sources.append(source)
         self.findings.unwanted = self._num_texts - self.num_records - self.problem_counts.total()
-        self.findings.images = sum(self._image_rows.values())
+        self.findings.files = sum(self._image_rows[key] for key in self._options.file_keys)
+        self.findings.images = sum(self._image_rows.values()) - self.findings.files
         self.findings.tars = any(source.kind == TAR for source in self._sources)
 
     def refuse_problems(self) -> None:
@@ -143,7 +146,12 @@ class MergedScan:
             if key != "none" and key not in self.keys and key not in self._image_rows:
                 known = ", ".join(map(repr, sorted(self.keys)[:30]))
                 raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
-        wanted = set(self._image_rows)
+        files = () if self._options.file_keys == NO_FILES else self._options.file_keys
+        for key in files:
+            if key not in self.keys:
+                known = ", ".join(map(repr, sorted(self.keys)[:30]))
+                raise ConvertError(f"--file-key {key!r}: no record has that key; there are: {known}")
+        wanted = set(self._image_rows).union(files)
         if self._options.image_keys != ("none",):
             # A key that was named because images stand inside its messages stays a column of its own.
             wanted |= {
@@ -157,6 +165,9 @@ class MergedScan:
         }
         columns = []
         for key in sorted(wanted):
+            if key in files:
+                columns.append(self._file_column(key))
+                continue
             if key in like:
                 columns.append(self._image_column_like(key, like[key]))
                 continue
@@ -167,6 +178,14 @@ class MergedScan:
             self._refuse_mixture(key)
             columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each, named))
         return tuple(columns)
+
+    def _file_column(self, key: str) -> ImageColumn:
+        """The column for files that are stored as they are."""
+        like = dict(self._options.like)
+        named = self._image_names[key] > 0 or not self._image_rows[key]
+        if like.get(key) == FILE_ENCODING:
+            named = f"{key}_path" in like
+        return ImageColumn(key, FILE_ENCODING, False, named)
 
     def _image_column_like(self, key: str, encoding: str) -> ImageColumn:
         """The column for images that are added to one of that encoding."""
@@ -256,6 +275,7 @@ class MergedScan:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
         options = self._options
         tokens = self.token_facts()
+        files = {key: dict(self._image_formats.get(key, ())) for key in options.file_keys if key in self.keys}
         return {
             "convert": {
                 "check": options.check,
@@ -267,7 +287,12 @@ class MergedScan:
                 "skipped": dict(self.problem_counts),
                 "version": 1,
             },
-            "images": {key: dict(formats) for key, formats in self._image_formats.items()},
+            "images": {
+                key: dict(formats)
+                for key, formats in self._image_formats.items()
+                if key not in options.file_keys
+            },
+            **({"files": files} if files else {}),
             **({TOKENS_KEY: tokens} if tokens else {}),
         }
 

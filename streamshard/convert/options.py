@@ -32,6 +32,8 @@ class ConvertOptions:
         image_root: where relative image references start; ``None``: the folder of the JSONL file that names them.
         image_keys: keys that hold images; empty: found among ``image``, ``images``, ``image_path``, ….
             ``("none",)``: no key holds images.
+        file_keys: keys that hold files, audio or video, that are stored as they are, one in each record;
+            ``("none",)``: no key does, and names of such files are not pointed out.
         size_limit: target bytes of a shard, below 4 GiB; ``None``: cut only before 4 GiB.
         samples_per_shard: most samples in a shard, or ``None``.
         compression: ``"zstd:3"`` and the like, or ``None``.
@@ -80,6 +82,7 @@ class ConvertOptions:
     out: str
     image_root: str | None = None
     image_keys: tuple[str, ...] = ()
+    file_keys: tuple[str, ...] = ()
     size_limit: int | None = DEFAULT_SIZE_LIMIT
     samples_per_shard: int | None = None
     compression: str | None = None
@@ -139,15 +142,19 @@ class ConvertOptions:
                 "append: not together with overwrite, which replaces the dataset, nor with a split: add to each of"
                 " the datasets in turn"
             )
-        if "none" in self.image_keys and len(set(self.image_keys)) > 1:
-            raise ValueError(f"image_keys={self.image_keys!r}: 'none' stands alone, or not at all")
+        for name, keys in (("image_keys", self.image_keys), ("file_keys", self.file_keys)):
+            if "none" in keys and len(set(keys)) > 1:
+                raise ValueError(f"{name}={keys!r}: 'none' stands alone, or not at all")
+            if "" in keys:
+                raise ValueError(f"{name}: expected the name of a key, found an empty string")
+        both = set(self.image_keys) & set(self.file_keys) - {"none"}
+        if both:
+            raise ValueError(f"file_keys: {min(both)!r} is also an image key; choose one")
         if self.work_dir is not None and is_local(self.out):
             raise ValueError(
                 f"work_dir={self.work_dir!r}: out {self.out!r} is a directory, which keeps its plan in itself until"
                 " it is finished; work_dir is for an out that is a URL"
             )
-        if "" in self.image_keys:
-            raise ValueError("image_keys: expected the name of a key, found an empty string")
         if self.size_limit is not None and not 0 < self.size_limit < END_OF_OFFSETS:
             raise ValueError(
                 f"size_limit={self.size_limit}: expected more than 0 and less than {END_OF_OFFSETS} bytes (4 GiB, the"
@@ -177,6 +184,7 @@ class ConvertOptions:
                     f"cost {name!r}: expected one key of the records, found {_keys_of(self.costs, name)}"
                 )
         object.__setattr__(self, "costs", tuple(sorted(self.costs)))
+        object.__setattr__(self, "file_keys", tuple(sorted(set(self.file_keys))))
         object.__setattr__(self, "hashes", tuple(sorted(set(self.hashes))))
 
     def _check_engine(self) -> None:
@@ -229,6 +237,8 @@ class ConvertOptions:
                 raise ValueError(
                     f"column {name!r}: {encoding} would run code when it is read; choose another encoding"
                 )
+            if name in self.file_keys:
+                raise ValueError(f"column {name!r}: also a file key, whose encoding is bytes")
             if name in self.image_keys:
                 raise ValueError(
                     f"column {name!r}: also an image key, whose encoding follows from the images"
@@ -271,6 +281,7 @@ class ConvertOptions:
         # Only where there are some: a job without any is the same as it was before there were these options.
         more = {
             "kind": self.kind,
+            "file_keys": list(self.file_keys),
             "columns": [list(pair) for pair in self.columns],
             "drop": list(self.drop),
             "rename": [list(pair) for pair in self.rename],

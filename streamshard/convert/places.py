@@ -47,10 +47,14 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Located(NamedTuple):
-    """An image file that a reference names: ``name`` finds it, ``reference`` is what the path column keeps."""
+    """An image file that a reference names: ``name`` finds it, ``reference`` is what the path column keeps.
+
+    ``as_is``: a file that nobody looks into, see :mod:`~streamshard.convert.files`.
+    """
 
     name: str
     reference: str
+    as_is: bool = False
 
 
 class ImagePlace(Protocol):

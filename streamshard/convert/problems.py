@@ -12,6 +12,7 @@ NOT_AN_OBJECT = "not an object"
 DUPLICATE_KEY = "duplicate key"
 NOT_UTF8 = "not UTF-8"
 BAD_REFERENCE = "unusable image reference"
+BAD_FILE = "unusable file reference"
 TWO_IMAGE_KEYS = "two image keys"
 URL_IMAGE = "URL image"
 REFUSED_URL = "URL that may not be fetched"
@@ -45,6 +46,14 @@ class RecordProblem(Exception):  # noqa: N818 it never leaves this package: it b
         self.reason = reason
         self.message = message
         self.path = path
+
+    def of_file(self) -> RecordProblem:
+        """The same problem, met with a file that is no image."""
+        reason = self.reason.replace("image file", "file").replace("image", "file")
+        message = self.message
+        if message.startswith("image "):
+            message = f"file {message.removeprefix('image ')}"
+        return RecordProblem(reason, message, self.path)
 
 
 @dataclass(frozen=True, slots=True)

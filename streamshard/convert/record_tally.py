@@ -10,6 +10,7 @@ from typing import Any
 import xxhash
 
 from streamshard.convert.columns import KeyTally, json_text
+from streamshard.convert.files import file_like_keys
 from streamshard.convert.image_scan import CheckedImage
 from streamshard.convert.located import joined_digest, kept_references
 from streamshard.convert.origins import IMAGE_SUFFIXES
@@ -80,13 +81,17 @@ class RecordTally:
                 {key: value for key, value in shaped.values.items() if key not in shaped.references}
             )
         self._add_values(rows, records)
+        if self._shaping.looks_for_files:
+            for record in records[: max(0, _LOOKED_AT - rows[0])]:
+                tally.file_like.update(file_like_keys(record.shaped.values, record.shaped.references))
         if self._shaping.image_keys != NO_IMAGES:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 shaped = record.shaped
                 tally.image_like.update(_image_like_keys(shaped.values, shaped.references))
-            self._add_images(rows, records)
             for record in records:
                 self._add_tags(record)
+        if self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
+            self._add_images(rows, records)
 
     def _add_id(self, values: dict[str, Any]) -> None:
         record_id = values.get("id", values.get("__key__"))
@@ -176,6 +181,8 @@ class RecordTally:
 
     def _add_tags(self, record: Pending) -> None:
         found, num_images = record.shaped.found, len(record.images)
+        if self._shaping.file_keys:
+            num_images -= sum([place.as_is for place in record.located])
         tags, any_tag = count_image_tags(record.text)
         tags += found.marks
         # An image that stands inside a message needs no mark.

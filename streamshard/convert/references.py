@@ -11,7 +11,7 @@ from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.messages import holds_parts, is_messages, take_parts
-from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
+from streamshard.convert.problems import BAD_FILE, BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
@@ -38,10 +38,14 @@ _DATA_URI = re.compile(r"data:([a-zA-Z0-9.+/-]*)((?:;[a-zA-Z0-9_.+=-]+)*),(.*)",
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """An image whose bytes the record itself holds; ``kept`` is what the path column keeps of it."""
+    """An image whose bytes the record itself holds; ``kept`` is what the path column keeps of it.
+
+    ``as_is``: a file that nobody looks into, see :mod:`~streamshard.convert.files`.
+    """
 
     content: bytes
     kept: str = ""
+    as_is: bool = False
 
 
 Reference = str | Embedded
@@ -62,9 +66,12 @@ class References:
 
 
 def references_of(
-    record: dict[str, Any], image_keys: Sequence[str], settled: Collection[str] = ()
+    record: dict[str, Any],
+    image_keys: Sequence[str],
+    settled: Collection[str] = (),
+    file_keys: Sequence[str] = (),
 ) -> References:
-    """Find the images of a record, for each key that names at least one.
+    """Find the images of a record, for each key that names at least one, and the files under ``file_keys``.
 
     Without ``image_keys`` the known keys and all messages are looked at, and only one of them may hold images; then
     keys whose value is an image file's bytes. ``settled`` keys are not looked at.
@@ -73,8 +80,23 @@ def references_of(
         RecordProblem: a value that is no reference; images under two keys that nobody has asked for.
     """
     found = References(record)
-    if image_keys == NO_IMAGES:
+    if not file_keys:
+        _add_images(found, record, image_keys, settled)
         return found
+    _add_images(found, record, image_keys, {*settled, *file_keys})
+    for key in file_keys:
+        value = record.get(key)
+        if value is not None and value != "" and value != []:
+            found.images[key] = _as_file(key, value)
+    found.images = dict(sorted(found.images.items()))
+    return found
+
+
+def _add_images(
+    found: References, record: dict[str, Any], image_keys: Sequence[str], settled: Collection[str]
+) -> None:
+    if image_keys == NO_IMAGES:
+        return
     for key in image_keys or (() if _KNOWN_KEYS.isdisjoint(record) else KNOWN_IMAGE_KEYS):
         if key not in record or key in settled:
             continue
@@ -112,7 +134,6 @@ def references_of(
     # The order of the columns, in which shards have them.
     if len(found.images) > 1:
         found.images = dict(sorted(found.images.items()))
-    return found
 
 
 def _take_nested(found: References, key: str, value: Any) -> None:
@@ -174,9 +195,24 @@ def _as_references(key: str, value: object) -> list[Reference]:
     return [_as_reference(repr(key), value)]
 
 
-def _as_reference(place: str, value: object) -> Reference:
+def _as_file(key: str, value: object) -> list[Reference]:
+    items = value if isinstance(value, list) else [value]
+    if len(items) > 1:
+        raise RecordProblem(
+            BAD_FILE,
+            f"{key!r} is a list of {len(items)} files, and a column of bytes holds one in each sample; make a record of"
+            " each file, or give each a key of its own (and --file-key for each)",
+        )
+    place = repr(key) if items is not value else f"{key}[0]"
+    try:
+        return [_as_reference(place, items[0], _FILE_HINT)]
+    except RecordProblem as problem:
+        raise problem.of_file() from None
+
+
+def _as_reference(place: str, value: object, hint: str | None = None) -> Reference:
     if isinstance(value, str) and value:
-        return _base64_image(value) or value
+        return value if hint is not None else _base64_image(value) or value
     if isinstance(value, bytes):
         return Embedded(value)
     if isinstance(value, dict) and is_file_value(value):
@@ -189,7 +225,7 @@ def _as_reference(place: str, value: object) -> Reference:
             return path
     raise RecordProblem(
         BAD_REFERENCE,
-        f"{place} is {_shown(value)}, expected a path, a data URI, bytes or a list of them; {_HINT}",
+        f"{place} is {_shown(value)}, expected a path, a data URI, bytes or a list of them; {hint or _HINT}",
     )
 
 
@@ -227,6 +263,8 @@ def decode_base64(text: str, place: str) -> bytes:
 
 
 _HINT = "if the key holds no images, name those that do with --image-key NAME, or say --image-key none"
+
+_FILE_HINT = "if the key holds no files, leave out its --file-key"
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.columns import ImageColumn, plain_values
+from streamshard.convert.files import FILE_ENCODING, as_file
 from streamshard.convert.forms.form import Form, open_form
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.located import digest_of, joined_digest, kept_references
@@ -173,15 +174,15 @@ class ShardSamples:
         sample = self._plain_values(shaped.values)
         images = []
         for column in self._plan.columns.images:
-            located = [
-                self._supply.locate(reference, opened.root)
-                for reference in shaped.references.get(column.key, ())
-            ]
-            if not column.listed and len(located) != 1:
+            references = shaped.references.get(column.key, ())
+            located = [self._supply.locate(reference, opened.root) for reference in references]
+            if column.encoding == FILE_ENCODING:
+                located = list(map(as_file, references, located))
+            if not column.listed and len(located) != 1 and (located or column.encoding != FILE_ENCODING):
                 raise ValueError(f"key {column.key!r} holds {len(located)} images, planned 1")
             if column.named:
                 kept = kept_references(located)
-                sample[column.path_column] = kept if column.listed else kept[0]
+                sample[column.path_column] = kept if column.listed else "".join(kept)
             images.append((column, located))
         return _Record(place, opened, sample, images)
 
@@ -197,6 +198,8 @@ class ShardSamples:
                     mine = [self._supply.get(image, root).content for image in located]
                     sample[column.key] = _listed(mine)
                     images += mine
+                elif not located:
+                    sample[column.key] = b""
                 else:
                     sample[column.key] = image = self._supply.open(located[0], root)
                     images.append(image)

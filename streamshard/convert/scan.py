@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from streamshard.convert.columns import check_key
+from streamshard.convert.files import as_file
 from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
@@ -165,8 +166,11 @@ class _Scan:
                 self._tally.held = held_objects(shaped.values)
             if self._task.check:
                 check_declared(shaped, self._task.shaping.declared, self._task.images.max_pixels)
-            for found in shaped.references.values():
-                pending.located += [self._located(reference) for reference in found]
+            for key, found in shaped.references.items():
+                if key in shaping.file_keys:
+                    pending.located += [self._located_file(reference) for reference in found]
+                else:
+                    pending.located += [self._located(reference) for reference in found]
         except RecordProblem as problem:
             self._refuse(line, record, problem)
             return None
@@ -179,6 +183,12 @@ class _Scan:
             if isinstance(reference, str) and reference[:5].lower() != DATA_URI_REFERENCE:
                 problem.path = public_url(reference[:_LONGEST_PATH])
             raise
+
+    def _located_file(self, reference: Reference) -> Located | Embedded:
+        try:
+            return as_file(reference, self._located(reference))
+        except RecordProblem as problem:
+            raise problem.of_file() from None
 
     def _refuse(self, line: int, record: dict[str, Any] | None, problem: RecordProblem) -> None:
         record_id = record.get("id", record.get("__key__")) if record is not None else None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.conditions import Condition
+from streamshard.convert.files import NO_FILES
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 from streamshard.convert.references import (
@@ -48,7 +49,7 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
     declared = {
         rename.get(name, name): encoding
         for name, encoding in agreed_columns(sources).items()
-        if name not in drop and rename.get(name, name) not in options.image_keys
+        if name not in drop and rename.get(name, name) not in (*options.image_keys, *options.file_keys)
     }
     if options.resizing is not None:
         # Images that are to become others cannot pass as they are stored.
@@ -62,7 +63,10 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
                 f" already; give that another name with --rename {column.column}=NAME, or --drop it"
             )
         declared[column.column] = column.encoding
+    files = {name for key in options.file_keys for name in (key, f"{key}_path")}
     for name, encoding in plain_columns(options.like).items():
+        if name in files:
+            continue
         declared.setdefault(name, encoding)
     for source in sources:
         if source.kind == LITDATA:
@@ -86,6 +90,8 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         tokens,
         options.where,
         frozenset(stored_costs),
+        file_keys=() if options.file_keys == NO_FILES else options.file_keys,
+        looks_for_files=not options.file_keys,
     )
 
 
@@ -110,6 +116,8 @@ class Shaping:
         where: conditions on records, by keys of the input.
         asked: keys of the input whose values costs and conditions ask for.
         stored: of these, name in the input → encoding, where values come as stored bytes.
+        file_keys: the keys that hold files which are stored as they are.
+        looks_for_files: nobody has said which keys do, so that names of such files are pointed out.
     """
 
     image_keys: tuple[str, ...] = ()
@@ -121,6 +129,8 @@ class Shaping:
     where: tuple[Condition, ...] = ()
     asked: frozenset[str] = frozenset()
     stored: Mapping[str, str] = field(default_factory=dict)
+    file_keys: tuple[str, ...] = ()
+    looks_for_files: bool = True
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
@@ -158,7 +168,12 @@ class Shaping:
             record = self._with_tokens(record, arrays)
         if self.declared:
             record = self._typed(record)
-        found = references_of(_unfolded(record) if rich else record, self.image_keys, self.declared)
+        found = references_of(
+            _unfolded(record, self.file_keys) if rich else record,
+            self.image_keys,
+            self.declared,
+            self.file_keys,
+        )
         if rich:
             found.record = {
                 key: value
@@ -257,12 +272,15 @@ class Shaping:
         return made
 
 
-def _unfolded(record: dict[str, Any]) -> dict[str, Any]:
+def _unfolded(record: dict[str, Any], file_keys: Sequence[str]) -> dict[str, Any]:
     """A record whose files that are no images (``{"bytes", "path"}``: audio, video) are bytes, with the path beside."""
     folded = [
         key
         for key, value in record.items()
-        if type(value) is dict and type(value.get("bytes")) is bytes and is_file_value(value)
+        if type(value) is dict
+        and type(value.get("bytes")) is bytes
+        and is_file_value(value)
+        and key not in file_keys
     ]
     if not folded:
         return record

@@ -28,6 +28,7 @@ class Summary:
     seconds: float
     columns: Mapping[str, str]
     images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     costs: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     skips: tuple[PlacedProblem, ...] = ()
@@ -48,6 +49,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "columns": dict(self.columns),
             "images": {key: dict(formats) for key, formats in self.images.items()},
+            "files": {key: dict(types) for key, types in self.files.items()},
             "costs": dict(self.costs),
             "skipped": sum(self.skipped.values()),
             "skipped_by_reason": dict(self.skipped),
@@ -80,11 +82,12 @@ class Summary:
             lines.append(
                 f"added to the {self.samples_before} samples there; {self.samples_before + self.samples} in all"
             )
-        for key, formats in sorted(self.images.items()):
-            counts = ", ".join(
-                f"{count} {name}" for name, count in sorted(formats.items(), key=lambda f: (-f[1], f[0]))
-            )
-            lines.append(f"images under {key!r}: {counts}")
+        for what, found in (("images", self.images), ("files", self.files)):
+            for key, formats in sorted(found.items()):
+                counts = ", ".join(
+                    f"{count} {name}" for name, count in sorted(formats.items(), key=lambda f: (-f[1], f[0]))
+                )
+                lines.append(f"{what} under {key!r}: {counts or 'none'}")
         for name, total in sorted(self.costs.items()):
             lines.append(f"cost {name}: {total} ({total / max(1, self.samples):.1f} a sample)")
         if self.resumed_shards:

@@ -149,7 +149,7 @@ class ImageSupply:
             return
         self._distant = True
         key = self._key(image, root)
-        if key in self._coming or self._kept.has(self._kept_key(key)):
+        if key in self._coming or self._kept.has(self._kept_key(image, key)):
             return
         found = self._ask(image, root)
         found.add_done_callback(self._has_come)
@@ -168,11 +168,11 @@ class ImageSupply:
             content = self._place(root).read(image)
         else:
             return self._distant_image(image, root)
-        resizing = self._settings.resizing
+        resizing = None if image.as_is else self._settings.resizing
         if resizing is None:
             return Supplied(content, len(content))
         key = f"of {digest_of(content):x} {len(content)}"
-        kept = self._kept.get(self._kept_key(key))
+        kept = self._kept.get(self._made_key(key))
         return self._made(key, content, resizing) if kept is None else Supplied(*kept)
 
     def again(self, image: Located | Embedded, root: str) -> Supplied | None:
@@ -183,6 +183,8 @@ class ImageSupply:
         """
         if not isinstance(image, Located) or is_web_url(image.name) or not self._settings.quick:
             return None
+        if image.as_is:
+            return None  # it was read with care
         if not self._place(root).remote:
             return None
         content = self._place(root).read(image)
@@ -195,14 +197,16 @@ class ImageSupply:
     def open(self, image: Located | Embedded, root: str) -> OpenedImage | bytes:
         """The image as it is to be stored: an open file where it is one as it lies there, else as :meth:`get`."""
         near = self._near.get(root)
-        if near is None or self._settings.resizing is not None or not isinstance(image, Located):
+        if near is None or not isinstance(image, Located):
+            return self.get(image, root).content
+        if self._settings.resizing is not None and not image.as_is:
             return self.get(image, root).content
         return near.open(image)
 
     def drop(self, image: Located | Embedded, root: str) -> None:
         """Keep no copy of an image that turned out to be unusable: it may be mended where it comes from."""
         if isinstance(image, Located) and self.is_distant(image, root):
-            self._kept.drop(self._kept_key(self._key(image, root)))
+            self._kept.drop(self._kept_key(image, self._key(image, root)))
 
     def head(self, image: Located, root: str) -> tuple[int, bytes]:
         """The size and the first bytes of a local file, see :class:`~streamshard.convert.places.ImagePlace`."""
@@ -210,14 +214,14 @@ class ImageSupply:
 
     def _distant_image(self, image: Located, root: str) -> Supplied:
         key = self._key(image, root)
-        kept = self._kept.get(self._kept_key(key))
+        kept = self._kept.get(self._kept_key(image, key))
         coming = self._coming.pop(key, None)
         if kept is not None:
             return Supplied(*kept)
         content = (coming or self._ask(image, root)).result()
         if coming is not None:
             self._count(-len(content))
-        if self._settings.resizing is not None:
+        if self._settings.resizing is not None and not image.as_is:
             return self._made(key, content, self._settings.resizing)
         self._kept.put(key, content, len(content))
         return Supplied(content, len(content))
@@ -225,10 +229,13 @@ class ImageSupply:
     def _made(self, key: str, content: bytes, resizing: Resizing) -> Supplied:
         made, facts = resizing.make(content, self._settings.max_pixels)
         if made is not content or not key.startswith("of "):
-            self._kept.put(self._kept_key(key), made, len(content))
+            self._kept.put(self._made_key(key), made, len(content))
         return Supplied(made, len(content), facts)
 
-    def _kept_key(self, key: str) -> str:
+    def _kept_key(self, image: Located, key: str) -> str:
+        return key if image.as_is else self._made_key(key)
+
+    def _made_key(self, key: str) -> str:
         return key if self._settings.resizing is None else f"{self._settings.resizing} {key}"
 
     def _key(self, image: Located, root: str) -> str:
@@ -245,7 +252,8 @@ class ImageSupply:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.at_once, "streamshard-images")
         place = self._place(root)
-        return self._threads.submit(place.read_quickly if self._settings.quick else place.read, image)
+        quick = self._settings.quick and not image.as_is
+        return self._threads.submit(place.read_quickly if quick else place.read, image)
 
     def _has_come(self, done: Future[bytes]) -> None:
         if not done.cancelled() and done.exception() is None:
@@ -270,11 +278,20 @@ class ImageSupply:
 
 def named_problem(problem: RecordProblem, image: Located | Embedded) -> RecordProblem:
     """The problem of an image with the image named, where it does not say that yet."""
+    named = _named_problem(problem, image)
+    return named.of_file() if image.as_is else named
+
+
+def _named_problem(problem: RecordProblem, image: Located | Embedded) -> RecordProblem:
     if isinstance(image, Located):
         if problem.message.startswith("image "):
             return problem
         return RecordProblem(problem.reason, f"image {shorten(image.reference)}: {problem.message}")
     if problem.message.startswith(("image ", "data URI")):
         return problem
-    held = "in a data URI" if image.kept == DATA_URI_REFERENCE else f"in the record {image.kept}".rstrip()
+    held = (
+        "in a data URI"
+        if image.kept.startswith(DATA_URI_REFERENCE)
+        else f"in the record {image.kept}".rstrip()
+    )
     return RecordProblem(problem.reason, f"image {held}: {problem.message}")

@@ -19,7 +19,7 @@ from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally3"
+_MAGIC = b"sstally4"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1
@@ -87,7 +87,8 @@ class ChunkTally:
     """Everything that a scan finds out about the records of one chunk.
 
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
-    ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored;
+    ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored,
+    ``file_like`` those that look like an audio or video file;
     ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
     that hold objects, with their number.
     """
@@ -107,6 +108,7 @@ class ChunkTally:
     tags: ImageTags = field(default_factory=ImageTags)
     runs: RunsOfKeys = field(default_factory=RunsOfKeys)
     image_like: Counter[str] = field(default_factory=Counter)
+    file_like: Counter[str] = field(default_factory=Counter)
     met: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
 
@@ -131,6 +133,7 @@ class ChunkTally:
             "tags": self.tags.to_list(),
             "runs": self.runs.to_json(),
             "image_like": dict(self.image_like),
+            "file_like": dict(self.file_like),
             "met": sorted(self.met),
             "held": self.held,
         }
@@ -211,6 +214,7 @@ class SavedChunk:
         self.tags = ImageTags.from_list(heading["tags"])
         self.runs = parse_runs(heading["runs"])
         self.image_like: Counter[str] = Counter(heading["image_like"])
+        self.file_like: Counter[str] = Counter(heading["file_like"])
         self.met: set[str] = set(heading["met"])
         self.held: dict[str, int] = heading["held"]
 

@@ -71,6 +71,7 @@ def _shown(tally: ChunkTally) -> dict[str, Any]:
     return {
         **plain,
         "image_like": dict(tally.image_like),
+        "file_like": dict(tally.file_like),
         "keys": keys,
         "images": images,
         "tags": tally.tags.to_list(),

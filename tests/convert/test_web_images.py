@@ -98,6 +98,23 @@ def test_every_failure_is_told_by_line_url_and_cause_without_secrets(
         run(source, tmp_path / "B", fetch=_FETCH, on_error="skip", max_errors=1)
 
 
+def test_files_at_urls_are_fetched_and_stored_as_they_are(tmp_path: Path, server: WebImages) -> None:
+    big = picture(size=(64, 64))
+    server.pages["/a.png"], server.pages["/v.mp4"] = big, b"no picture"
+    rows = [{"image": f"{server.url}/a.png", "video": f"{server.url}/{name}"} for name in ("a.png", "v.mp4")]
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    options: dict[str, Any] = {"fetch": _FETCH, "file_keys": ("video",), "max_side": 16}
+    first, second = converted(source, tmp_path / "A", **options)
+    assert (first["video"], second["video"]) == (big, b"no picture")
+    assert first["image"] == second["image"]
+    assert len(first["image"]) < len(big)
+    assert second["video_path"] == f"{server.url}/v.mp4"
+    assert run(source, tmp_path / "A", **options).files == {"video": {"other": 1, "mp4": 1}}
+    server.pages.pop("/v.mp4")
+    with pytest.raises(ConvertError, match=r"a\.jsonl:2: file '.*/v\.mp4'"):
+        run(source, tmp_path / "B", **options)
+
+
 def test_the_next_run_fetches_only_what_is_missing(tmp_path: Path, server: WebImages) -> None:
     rows = _rows(server, tmp_path)
     source = write_lines(tmp_path / "a.jsonl", rows)

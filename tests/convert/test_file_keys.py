@@ -1,0 +1,199 @@
+"""Audio and video files: stored as they are under ``file_keys``, pointed out where nobody has named the keys."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamshard import LocalDataset
+from streamshard.convert.job import dry_run
+from streamshard.convert.options import ConvertOptions
+from streamshard.errors import ConvertError
+from tests.support.jsonl_inputs import converted, picture, run, write_lines
+
+_WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(range(40))
+_MP4 = b"\x00\x00\x00\x18ftypmp42" + bytes(1000)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "a.wav").write_bytes(_WAV)
+    (tmp_path / "media" / "v.mp4").write_bytes(_MP4)
+    # An image by its first bytes, and a broken one.
+    (tmp_path / "media" / "half.png").write_bytes(picture()[:40])
+    (tmp_path / "empty.wav").write_bytes(b"")
+    return tmp_path
+
+
+def _message(rows: list[dict[str, Any]], folder: Path, **options: Any) -> str:
+    with pytest.raises(ConvertError) as caught:
+        run(write_lines(folder / "bad.jsonl", rows), folder / "bad", **options)
+    return str(caught.value)
+
+
+def test_files_are_stored_as_they_are_with_their_names(files: Path) -> None:
+    text = base64.b64encode(_WAV).decode()
+    rows: list[dict[str, Any]] = [
+        {"videos": ["media/v.mp4"], "sound": "media/a.wav"},
+        {"videos": "media/v.mp4", "sound": {"bytes": text, "path": "/of/elsewhere/b.flac"}},
+        {"videos": [], "sound": f"data:audio/x-wav;base64,{text}"},
+        {"videos": None, "sound": {"path": "media/a.wav"}},
+        {"sound": "media/half.png"},
+    ]
+    source = write_lines(files / "a.jsonl", rows)
+    summary = run(source, files / "A", file_keys=("videos", "sound"))
+    assert list(LocalDataset(str(files / "A"))) == [
+        {"sound": _WAV, "sound_path": "media/a.wav", "videos": _MP4, "videos_path": "media/v.mp4"},
+        {"sound": _WAV, "sound_path": "b.flac", "videos": _MP4, "videos_path": "media/v.mp4"},
+        {"sound": _WAV, "sound_path": "data:audio/x-wav", "videos": b"", "videos_path": ""},
+        {"sound": _WAV, "sound_path": "media/a.wav", "videos": b"", "videos_path": ""},
+        {"sound": picture()[:40], "sound_path": "media/half.png", "videos": b"", "videos_path": ""},
+    ]
+    assert summary.columns == {
+        "sound": "bytes",
+        "sound_path": "str",
+        "videos": "bytes",
+        "videos_path": "str",
+    }
+    assert summary.files == {"sound": {"wav": 3, "flac": 1, "other": 1}, "videos": {"mp4": 2}}
+    assert summary.images == {}
+    assert summary.warnings == ()
+    assert "files under 'sound': 3 wav, 1 flac, 1 other" in summary.lines()
+    assert run(source, files / "A", file_keys=("sound", "videos")).finished_before
+
+
+def test_files_stand_beside_images_whatever_is_made_of_these(files: Path) -> None:
+    (files / "big.png").write_bytes(picture(size=(64, 64)))
+    rows = [
+        {"image": "big.png", "audio": "media/a.wav", "text": "<image> what is heard?"},
+        # The same file as a picture and as it is.
+        {"image": "big.png", "audio": "big.png", "text": "<image>"},
+    ]
+    source = write_lines(files / "a.jsonl", rows)
+    samples = converted(source, files / "A", file_keys=("audio",), max_side=16)
+    assert [sample["audio"] for sample in samples] == [_WAV, picture(size=(64, 64))]
+    assert [len(sample["image"]) < len(picture(size=(64, 64))) for sample in samples] == [True, True]
+    summary = run(source, files / "A", file_keys=("audio",), overwrite=True)
+    assert summary.warnings == ()
+    assert (summary.images, summary.files) == ({"image": {"png": 2}}, {"audio": {"wav": 1, "other": 1}})
+    (sample, _) = converted(source, files / "B", file_keys=("audio",), image_keys=("none",))
+    assert (sample["image"], sample["audio"]) == ("big.png", _WAV)
+
+
+def test_all_that_is_wrong_with_files_is_told_with_its_line(files: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"audio": "media/a.wav"},
+        {"audio": "gone.wav"},
+        {"audio": "empty.wav"},
+        {"audio": "../outside.wav"},
+        {"audio": 5},
+        {"audio": ["media/a.wav", "media/v.mp4"]},
+        {"audio": "https://example.org/a.wav"},
+        {"audio": "data:audio/wav;base64,????"},
+    ]
+    message = _message(rows, files, file_keys=("audio",))
+    for expected in (
+        "bad.jsonl:2: file 'gone.wav' does not exist",
+        "bad.jsonl:3: file 'empty.wav' is an empty file",
+        "bad.jsonl:4: file '../outside.wav'",
+        "bad.jsonl:5: 'audio' is int '5', expected a path",
+        "leave out its --file-key",
+        "bad.jsonl:6: 'audio' is a list of 2 files, and a column of bytes holds one in each sample",
+        "bad.jsonl:7: file 'https://example.org/a.wav' is a URL",
+        "bad.jsonl:8: broken base64",
+    ):
+        assert expected in message
+    assert "7 records cannot be converted" in message
+    summary = run(files / "bad.jsonl", files / "A", file_keys=("audio",), on_error="skip")
+    assert (summary.samples, summary.skipped["missing file"], summary.skipped["empty file"]) == (1, 1, 1)
+    rejected = [json.loads(line) for line in (files / "A" / "rejected.jsonl").read_text().splitlines()]
+    assert [(each["line"], each["path"]) for each in rejected[:2]] == [(2, "gone.wav"), (3, "empty.wav")]
+
+
+def test_a_file_that_changes_between_check_and_shard_is_noticed(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamshard.convert import job
+
+    real = job.make_plan
+
+    def and_then_change(*args: Any) -> Any:
+        plan = real(*args)
+        (files / "media" / "v.mp4").write_bytes(_MP4 + b"more")
+        return plan
+
+    monkeypatch.setattr(job, "make_plan", and_then_change)
+    message = _message([{"video": "media/v.mp4"}], files, file_keys=("video",))
+    assert "bad.jsonl:1" in message
+    assert "the input changed while it was converted" in message
+
+
+def test_names_of_files_that_nobody_has_named_are_pointed_out(files: Path) -> None:
+    rows = [
+        {"videos": ["media/v.mp4"], "audio_path": "media/a.wav", "heard": "x.MP3", "text": "no .wav here"}
+    ]
+    source = write_lines(files / "a.jsonl", rows)
+    shown = dry_run(ConvertOptions(sources=(str(source),), out=str(files / "A"), workers=1))
+    (warning,) = shown.warnings
+    for key in ("videos", "audio_path", "heard"):
+        assert f"--file-key {key}" in warning
+    assert "text'" not in warning
+    assert converted(source, files / "A", file_keys=("none",)) == rows
+    assert run(source, files / "A", file_keys=("none",), overwrite=True).warnings == ()
+    keys = ("videos", "audio_path", "heard")
+    assert "bad.jsonl:1: file 'x.MP3' does not exist" in _message(rows, files, file_keys=keys)
+
+
+def test_a_name_beside_what_it_names_is_not_pointed_out(files: Path) -> None:
+    (files / "f.png").write_bytes(picture())
+    frames = write_lines(files / "a.jsonl", [{"image": "f.png", "from": "film.mp4"}])
+    assert run(frames, files / "A").warnings == ()
+
+
+@pytest.mark.parametrize("path", ["a.wav", "/of/elsewhere/a.wav"])
+def test_audio_in_a_table_is_the_same_column_named_or_not(files: Path, path: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = files / "a.parquet"
+    pq.write_table(pa.table({"audio": [{"bytes": _WAV, "path": path}], "path": ["a.wav"]}), table)
+    assert run(table, files / "B").warnings == ()
+    # Named, the same column is the same.
+    assert converted(table, files / "C", file_keys=("audio",)) == list(LocalDataset(str(files / "B")))
+
+
+def test_more_files_can_be_added(files: Path) -> None:
+    first = write_lines(files / "a.jsonl", [{"audio": "media/a.wav"}])
+    more = write_lines(files / "b.jsonl", [{"audio": "media/v.mp4"}, {"audio": None}])
+    run(first, files / "A", file_keys=("audio",))
+    run(more, files / "A", file_keys=("audio",), append=True)
+    assert [(each["audio"], each["audio_path"]) for each in LocalDataset(str(files / "A"))] == [
+        (_WAV, "media/a.wav"),
+        (_MP4, "media/v.mp4"),
+        (b"", ""),
+    ]
+    again = converted(files / "A", files / "B")
+    assert [each["audio"] for each in again] == [_WAV, _MP4, b""]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"file_keys": ("none", "a")}, "'none' stands alone"),
+        ({"file_keys": ("",)}, "file_keys: expected the name of a key"),
+        ({"file_keys": ("a",), "image_keys": ("a",)}, "'a' is also an image key"),
+        ({"file_keys": ("a",), "columns": (("a", "str"),)}, "also a file key"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        ConvertOptions(sources=("a.jsonl",), out="A", **options)
+
+
+def test_a_key_that_no_record_has_is_refused(files: Path) -> None:
+    assert "--file-key 'audoi': no record has that key; there are: 'audio'" in _message(
+        [{"audio": "media/a.wav"}], files, file_keys=("audoi",)
+    )
