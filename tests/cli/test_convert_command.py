@@ -118,6 +118,7 @@ def test_shuffle_stands_alone_and_takes_a_seed_only_behind_an_equals_sign(
         (["--hash", "none", "--hash", "md5"], "--hash none and --hash md5"),
         (["--image-key", "none", "--image-key", "image"], "'none' stands alone"),
         (["--image-key", ""], "empty string"),
+        (["--file-key", "none", "--file-key", "audio"], "'none' stands alone"),
         (["--work-dir", "W"], "work_dir is for an out that is a URL"),
     ],
 )

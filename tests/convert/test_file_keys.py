@@ -111,6 +111,8 @@ def test_all_that_is_wrong_with_files_is_told_with_its_line(files: Path) -> None
     assert "7 records cannot be converted" in message
     summary = run(files / "bad.jsonl", files / "A", file_keys=("audio",), on_error="skip")
     assert (summary.samples, summary.skipped["missing file"], summary.skipped["empty file"]) == (1, 1, 1)
+    again = run(files / "bad.jsonl", files / "A", file_keys=("audio",), on_error="skip")
+    assert again.finished_before
     rejected = [json.loads(line) for line in (files / "A" / "rejected.jsonl").read_text().splitlines()]
     assert [(each["line"], each["path"]) for each in rejected[:2]] == [(2, "gone.wav"), (3, "empty.wav")]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamshard.convert import record_tally
-from streamshard.convert.findings import count_repeated
 from streamshard.convert.image_scan import CheckedImage
 from streamshard.convert.images import ImageFacts
 from streamshard.convert.places import Located
@@ -85,9 +83,3 @@ def _shown(tally: ChunkTally) -> dict[str, Any]:
 )
 def test_records_tallied_together_are_what_each_is_alone(records: list[dict[str, Any]]) -> None:
     assert _shown(_tallied(records, 64)) == _shown(_tallied(records, 1)) == _shown(_tallied(records, 3))
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=4))
-def test_repeated_hashes_are_counted(chunks: list[list[int]]) -> None:
-    flat = [number for chunk in chunks for number in chunk]
-    assert count_repeated([np.array(chunk, np.uint64) for chunk in chunks]) == len(flat) - len(set(flat))
