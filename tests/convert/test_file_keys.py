@@ -69,20 +69,32 @@ def test_files_are_stored_as_they_are_with_their_names(files: Path) -> None:
 
 def test_files_stand_beside_images_whatever_is_made_of_these(files: Path) -> None:
     (files / "big.png").write_bytes(picture(size=(64, 64)))
+    held = f"data:image/png;base64,{base64.b64encode(picture(size=(64, 64))).decode()}"
     rows = [
         {"image": "big.png", "audio": "media/a.wav", "text": "<image> what is heard?"},
         # The same file as a picture and as it is.
         {"image": "big.png", "audio": "big.png", "text": "<image>"},
+        {"image": "big.png", "audio": held, "text": "<image>"},
     ]
     source = write_lines(files / "a.jsonl", rows)
     samples = converted(source, files / "A", file_keys=("audio",), max_side=16)
-    assert [sample["audio"] for sample in samples] == [_WAV, picture(size=(64, 64))]
-    assert [len(sample["image"]) < len(picture(size=(64, 64))) for sample in samples] == [True, True]
+    assert [sample["audio"] for sample in samples] == [_WAV, *[picture(size=(64, 64))] * 2]
+    assert [len(sample["image"]) < len(picture(size=(64, 64))) for sample in samples] == [True] * 3
     summary = run(source, files / "A", file_keys=("audio",), overwrite=True)
     assert summary.warnings == ()
-    assert (summary.images, summary.files) == ({"image": {"png": 2}}, {"audio": {"wav": 1, "other": 1}})
-    (sample, _) = converted(source, files / "B", file_keys=("audio",), image_keys=("none",))
+    assert (summary.images, summary.files) == ({"image": {"png": 3}}, {"audio": {"wav": 1, "other": 2}})
+    (sample, *_) = converted(source, files / "B", file_keys=("audio",), image_keys=("none",))
     assert (sample["image"], sample["audio"]) == ("big.png", _WAV)
+
+
+def test_a_usual_key_of_images_may_hold_files(files: Path) -> None:
+    rows = [{"image": "half.png", "images": ["whole.png"]}]
+    (files / "media" / "whole.png").write_bytes(picture())
+    source = write_lines(files / "a.jsonl", rows)
+    (sample,) = converted(source, files / "A", file_keys=("image",), image_root=str(files / "media"))
+    assert (sample["image"], sample["images"]) == (picture()[:40], picture())
+    options: dict[str, Any] = {"image_root": str(files / "media"), "image_keys": ("none",)}
+    assert run(source, files / "B", file_keys=("image",), **options).warnings == ()
 
 
 def test_all_that_is_wrong_with_files_is_told_with_its_line(files: Path) -> None:
@@ -163,8 +175,9 @@ def test_audio_in_a_table_is_the_same_column_named_or_not(files: Path, path: str
     table = files / "a.parquet"
     pq.write_table(pa.table({"audio": [{"bytes": _WAV, "path": path}], "path": ["a.wav"]}), table)
     assert run(table, files / "B").warnings == ()
-    # Named, the same column is the same.
-    assert converted(table, files / "C", file_keys=("audio",)) == list(LocalDataset(str(files / "B")))
+    named = run(table, files / "C", file_keys=("audio",))
+    assert named.files == {"audio": {"wav": 1}}
+    assert list(LocalDataset(str(files / "C"))) == list(LocalDataset(str(files / "B")))
 
 
 def test_more_files_can_be_added(files: Path) -> None:
