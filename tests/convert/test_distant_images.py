@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamshard import LocalDataset
 from streamshard.convert.job import convert
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError, StorageError
@@ -117,3 +118,27 @@ def test_a_bucket_that_cannot_be_reached_is_no_reason_to_skip_records(
     source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png"}])
     with pytest.raises(StorageError, match="no route"):
         run(source, tmp_path / "A", image_root="memory://unreachable", on_error="skip")
+
+
+def test_files_in_a_bucket_are_read_with_care_and_stored_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamshard.convert.places import RemoteImages
+
+    store = open_store("memory://files")
+    store.put_bytes("p.png", picture())
+    store.put_bytes("v.mp4", b"no picture")
+    quick: list[str] = []
+    real = RemoteImages.read_quickly
+
+    def noted(self: RemoteImages, located: Any) -> bytes:
+        quick.append(located.reference)
+        return real(self, located)
+
+    monkeypatch.setattr(RemoteImages, "read_quickly", noted)
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "p.png", "video": "v.mp4"}])
+    _convert(source, tmp_path / "A", "memory://files", {}, file_keys=("video",))
+    (sample,) = LocalDataset(str(tmp_path / "A"), decode_images=False)
+    assert (sample["image"], sample["video"], sample["video_path"]) == (picture(), b"no picture", "v.mp4")
+    # What is not decoded would not show that it was cut on its way.
+    assert quick == ["p.png"]
