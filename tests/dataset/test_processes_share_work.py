@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -95,6 +96,17 @@ def test_b133_a_run_resumed_near_the_end_fetches_only_what_it_needs(tmp_path: Pa
     assert sorted(cached(tmp_path / "cache")) == ["shard.00018.mds", "shard.00019.mds"]
 
 
+def loader_workers() -> list[psutil.Process]:
+    """The children of this process that are copies of it; others may be there: servers, what another test has left."""
+    me = psutil.Process()
+    found = []
+    for child in me.children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            if child.cmdline() == me.cmdline():
+                found.append(child)
+    return found
+
+
 def cpu_s(processes: list[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
@@ -110,8 +122,7 @@ def test_b112_between_two_epochs_nothing_is_fetched_again_and_nobody_is_busy(
     files = cached(tmp_path / "cache")
     assert len(files) == 50
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamshard")]
-    me = psutil.Process()
-    processes = [me, *(child for child in me.children() if child.cmdline() == me.cmdline())]
+    processes = [psutil.Process(), *loader_workers()]
     assert len(processes) == 1 + workers
     begin, before = time.monotonic(), cpu_s(processes)
     threading.Event().wait(1.0)
@@ -141,8 +152,7 @@ def check_growth(tmp_path: Path, num_samples: int, workers: int, arguments: dict
     for _ in range(3):
         count = sum(len(batch["number"]) for batch in loader)
         assert count == num_samples
-        me = psutil.Process()
-        children = [child for child in me.children() if child.cmdline() == me.cmdline()]
+        children = loader_workers()
         assert len(children) == workers
         sizes.append(private_nbytes(children))
     # The first epoch warms up allocators; from then on nothing may pile up.
@@ -172,8 +182,7 @@ def test_an_iterator_that_is_dropped_ends_its_threads_and_workers(
     loader = make_loader(kind, dataset, 8, num_workers=workers)
     iterator = iter(loader)
     numbers_of(next(iterator))
-    me = psutil.Process()
-    children = [child for child in me.children() if child.cmdline() == me.cmdline()]
+    children = loader_workers()
     assert len(children) == workers
     del iterator
     _, alive = psutil.wait_procs(children, timeout=60)

@@ -10,9 +10,9 @@ import pytest
 from tests.support.ray_cluster import DOOMED, LocalCluster, can_hide, local_cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Started when the first test asks for it; the tests' process is connected as a driver."""
+    """Started when the first test asks for it, ended behind the last; the tests' process is connected as a driver."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'streamshard[ray]'")
     folder = tmp_path_factory.mktemp("cluster")
     with local_cluster() as started:
