@@ -24,12 +24,12 @@ class KeptImages:
 
     Args:
         folder: need not exist.
-        leavefree_nbytes: no copy is added where the disk would have less room left.
+        leave_free_nbytes: no copy is added where the disk would have less room left.
     """
 
-    def __init__(self, folder: Path, leavefree_nbytes: int = 0) -> None:
+    def __init__(self, folder: Path, leave_free_nbytes: int = 0) -> None:
         self._folder = folder
-        self._leave_free = leavefree_nbytes
+        self._leave_free = leave_free_nbytes
         self._made: set[str] = set()
 
     def has(self, key: str) -> bool:

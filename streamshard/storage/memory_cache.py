@@ -95,22 +95,23 @@ class MemoryCache:
     def open(self, blob: Blob) -> CachedFile:
         """``ensure``, and keep the file's bytes until the result is closed."""
         held = self._here()
-        if self._begin(held, blob):
-            try:
-                descriptor = self._fetch(blob)
-            except BaseException:
-                with held.changed:
-                    del held.under_way[blob.name]
-                    held.changed.notify_all()
-                raise
+        # Held on to until the file is open: another thread may need its room.
+        with held.changed:
+            if not self._begin(held, blob):
+                descriptor, nbytes, _ = held.files[blob.name]
+                held.files[blob.name] = (descriptor, nbytes, time.monotonic_ns())
+                return _opened(blob, descriptor)
+        try:
+            descriptor = self._fetch(blob)
+        except BaseException:
             with held.changed:
                 del held.under_way[blob.name]
-                held.files[blob.name] = (descriptor, blob.nbytes, time.monotonic_ns())
                 held.changed.notify_all()
-                return _opened(blob, descriptor)
+            raise
         with held.changed:
-            descriptor, nbytes, _ = held.files[blob.name]
-            held.files[blob.name] = (descriptor, nbytes, time.monotonic_ns())
+            del held.under_way[blob.name]
+            held.files[blob.name] = (descriptor, blob.nbytes, time.monotonic_ns())
+            held.changed.notify_all()
             return _opened(blob, descriptor)
 
     def has_file(self, blob: Blob) -> bool:
@@ -138,7 +139,7 @@ class MemoryCache:
         return held
 
     def _begin(self, held: _Held, blob: Blob) -> bool:
-        """Wait until the file is here (False), or until this thread may fetch it (True)."""
+        """Wait until the file is here (False), or until this thread may fetch it (True). ``held.changed`` is held."""
         limit = self.limit_bytes
         if blob.peak_nbytes > limit:
             raise CacheTooSmallError(
@@ -146,23 +147,22 @@ class MemoryCache:
                 "raise cache_limit="
             )
         since = time.monotonic()
-        with held.changed:
-            while True:
-                check_cancelled()
-                if blob.name in held.files:
-                    return False
-                if blob.name not in held.under_way:
-                    others = sum(held.under_way.values())
-                    if others + blob.peak_nbytes <= limit:
-                        self._shrink(held, limit - others - blob.peak_nbytes)
-                        held.under_way[blob.name] = blob.peak_nbytes
-                        return True
-                    if time.monotonic() - since > self.retry.timeout_s:
-                        raise CacheTooSmallError(
-                            f"{self.place}: the limit is {limit} bytes, {others} are being fetched, and {blob.name!r} "
-                            f"needs {blob.peak_nbytes} more; raise cache_limit="
-                        )
-                held.changed.wait(_LOOK_S)
+        while True:
+            check_cancelled()
+            if blob.name in held.files:
+                return False
+            if blob.name not in held.under_way:
+                others = sum(held.under_way.values())
+                if others + blob.peak_nbytes <= limit:
+                    self._shrink(held, limit - others - blob.peak_nbytes)
+                    held.under_way[blob.name] = blob.peak_nbytes
+                    return True
+                if time.monotonic() - since > self.retry.timeout_s:
+                    raise CacheTooSmallError(
+                        f"{self.place}: the limit is {limit} bytes, {others} are being fetched, and {blob.name!r} "
+                        f"needs {blob.peak_nbytes} more; raise cache_limit="
+                    )
+            held.changed.wait(_LOOK_S)
 
     def _shrink(self, held: _Held, goal_nbytes: int) -> None:
         entries = [CachedEntry(name, nbytes, used) for name, (_, nbytes, used) in held.files.items()]

@@ -161,3 +161,25 @@ def test_a_forked_child_and_a_pickled_copy_keep_files_of_their_own(store: Counti
     assert len(store.reads) == 1
     store.go_on = None  # type: ignore[assignment] events cannot be pickled
     assert not pickle.loads(pickle.dumps(cache)).has_file(blob_of(NAMES[0], NBYTES))
+
+
+def test_a_file_that_was_found_cannot_be_given_up_before_it_is_open(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = MemoryCache(store, retry=QUICK)
+    blob = blob_of(NAMES[0], NBYTES)
+    cache.ensure(blob)
+    begin = MemoryCache._begin
+    others: list[bool] = []
+
+    def with_another_thread(self: MemoryCache, held: Any, blob: Blob) -> bool:
+        may_fetch = begin(self, held, blob)
+        thread = threading.Thread(target=lambda: others.append(held.changed.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return may_fetch
+
+    monkeypatch.setattr(MemoryCache, "_begin", with_another_thread)
+    cache.open(blob).close()
+    assert others == [False]
+    cache.close()
