@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamshard.errors import FormatError
-from streamshard.format.decoder import FEW
+from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.read.head import ShardHead, offsets_of, read_head
 from streamshard.read.identity import describe_sample
 from streamshard.read.raw_file import RawFile
@@ -95,6 +95,8 @@ class ShardReader:
         self._begins = offsets[:-1]
         self._ends = offsets[1:]
         self._offsets = offsets.data  # its items are Python ints, quicker than NumPy scalars
+        self._nbytes = info.raw.nbytes
+        self._quick_row = decoder.quick_row
         payload = info.raw.nbytes - self._offsets[0]
         is_large = payload >= _ADVISED_ROW_NBYTES * self.num_samples
         self._advises = self._file.is_local and is_large and not self._file.is_cached()
@@ -121,17 +123,23 @@ class ShardReader:
 
     def sample(self, row: int) -> dict[str, Any]:
         """Return one sample, decoded. Raises FormatError naming shard, row and, where known, sample id."""
-        is_plain = self._check is None and 0 <= row < self.num_samples
-        mapped = self._file.mapped() if is_plain else None
-        sample = self.raw(row) if mapped is None else b""
+        mapped = self._file.mapped() if self._check is None and 0 <= row < self.num_samples else None
+        if mapped is None:
+            sample = self.raw(row)
+            try:
+                return self.decoder.one(sample)
+            except FormatError as error:
+                raise FormatError(f"{self._where(row)}: {error}") from error
+        begin, end = self._offsets[row], self._offsets[row + 1]
+        if not begin <= end <= self._nbytes:
+            raise self._changed()
         try:
-            if mapped is not None:
-                if self._in_map:
-                    return self.decoder.row(mapped, *self._span(row))
-                return self.decoder.row(mapped, self._offsets[row], self._offsets[row + 1])
-            return self.decoder.one(sample)
-        except FormatError as error:
-            raise FormatError(f"{self._where(row)}: {error}") from error
+            return self._quick_row(mapped, begin, end)
+        except MALFORMED:
+            try:
+                return self.decoder.row(mapped, begin, end)  # which says what is wrong
+            except FormatError as error:
+                raise FormatError(f"{self._where(row)}: {error}") from error
 
     def samples(self, rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """Return several samples in the order of ``rows`` (int array, shape (n,); repeats are allowed).
