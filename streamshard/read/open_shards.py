@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamshard.format.schema import Schema
 
 MAX_OPEN_SHARDS = 64
+_FEW_OPEN_SHARDS = MAX_OPEN_SHARDS // 2
 # Decompressed copies lie in unnamed temporary files, often in a tmpfs, and are shared by nobody.
 MAX_INFLATED_NBYTES = 1 << 30
 
@@ -60,6 +61,11 @@ class OpenShards:
 
     def reader(self, shard_id: int) -> ShardReader:
         """Return the open reader of a shard, opening it if need be. Raises as ``ShardReader`` does."""
+        if len(self._readers) <= _FEW_OPEN_SHARDS and not self._inflated:
+            # One look-up is whole by itself, and nobody will soon be asked which was used last.
+            reader = self._readers.get(shard_id)
+            if reader is not None:
+                return reader
         with self._lock:
             reader = self._readers.get(shard_id)
             if reader is not None:
