@@ -23,6 +23,7 @@ _HASH = np.uint64(
     0xD6E8FEB86659FD93
 )  # the multiplier of Pelle Evensen's and Rob Murphy's "rrxmrrxmsx" mixers
 _HALF = np.uint64(32)
+_AHEAD = 1 << 14
 _SLICE = 1 << 14  # elements evaluated at once, so that the temporaries stay in the processor's cache
 
 
@@ -103,6 +104,29 @@ class Bijection:
         mixed *= self._finishers[turn]
         mixed >>= np.uint64(64 - bits)
         return mixed
+
+
+class AheadOf:
+    """Spans of a :class:`Bijection` that are asked for one after another.
+
+    More and more places are evaluated at once, up to some thousand, since evaluating many costs little more than a few:
+    most of it is calls. Whoever asks only once pays for no more than that.
+    """
+
+    def __init__(self, bijection: Bijection) -> None:
+        self._bijection = bijection
+        self._begin = 0
+        self._images = np.zeros(0, dtype=np.int64)
+
+    def span(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Give the images of begin … end-1, shape (end - begin,)."""
+        known_end = self._begin + self._images.size
+        if not self._begin <= begin <= end <= known_end:
+            goes_on = begin == known_end and self._images.size
+            ahead = min(2 * self._images.size, _AHEAD) if goes_on else 0
+            stop = min(max(end, begin + ahead), self._bijection.n)
+            self._begin, self._images = begin, self._bijection.span(begin, stop)
+        return self._images[begin - self._begin : end - self._begin].copy()
 
 
 def scattered(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamshard.order.keys import Key
 from streamshard.order.lane import LanePass
-from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
+from streamshard.order.permutation import SLICED_FROM, AheadOf, Bijection, permutation
 
 STEP_ROWS = 2048  # rows of a step, or 64 of each track where that is more
 _TRACK_ROWS = 64
@@ -106,7 +106,7 @@ class TrackPass(LanePass):
         self._knots = [0]
         for part in np.diff(self._knot_rows).tolist():
             self._knots.append(self._knots[-1] + min(-(-part // step_rows(tracks)), _MAX_STEPS))
-        self._live: dict[int, NDArray[np.uint16] | Bijection] = {}
+        self._live: dict[int, NDArray[np.uint16] | AheadOf] = {}
         self._next: tuple[int, NDArray[np.int64]] = (0, self._at_knots[0])
 
     def _played(self, step: int) -> NDArray[np.int64]:
@@ -168,7 +168,7 @@ class TrackPass(LanePass):
         begin = self._played(block)
         end = self._played(block + 1)
         parts: list[NDArray[np.int64]] = []
-        live: dict[int, NDArray[np.uint16] | Bijection] = {}
+        live: dict[int, NDArray[np.uint16] | AheadOf] = {}
         begins = begin + self._track_begins
         pieces = np.searchsorted(self._ends, begins, side="right")
         for row, stop, piece in zip(
@@ -183,9 +183,7 @@ class TrackPass(LanePass):
                     walk = self._piece_walk(piece)
                 live[piece] = walk
                 low, high = row - piece_end + count, piece_stop - piece_end + count
-                part = (
-                    walk.span(low, high) if isinstance(walk, Bijection) else walk[low:high].astype(np.int64)
-                )
+                part = walk.span(low, high) if isinstance(walk, AheadOf) else walk[low:high].astype(np.int64)
                 part += piece_begin
                 parts.append(part)
                 row, piece = piece_stop, piece + 1
@@ -213,7 +211,9 @@ class TrackPass(LanePass):
         packed &= np.uint64((1 << bits) - 1)
         return packed.view(np.int64)
 
-    def _piece_walk(self, piece: int) -> NDArray[np.uint16] | Bijection:
+    def _piece_walk(self, piece: int) -> NDArray[np.uint16] | AheadOf:
         count = int(self._counts[piece])
         key = self._key(self._samples_key, piece)
-        return Bijection(key, count) if count >= SLICED_FROM else permutation(key, count).astype(np.uint16)
+        if count >= SLICED_FROM:
+            return AheadOf(Bijection(key, count))
+        return permutation(key, count).astype(np.uint16)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamshard.order.keys import Key
-from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
+from streamshard.order.permutation import SLICED_FROM, AheadOf, Bijection, permutation
 
 
 @given(n=st.integers(0, 3000), seed=st.integers(0, 2**64 - 1))
@@ -101,3 +101,24 @@ def test_the_permutations_are_pinned():
 
 def test_many_words_begin_like_few():
     assert Key(1, 2).words(100)[:10].tolist() == Key(1, 2).words(10).tolist()
+
+
+@pytest.mark.parametrize("steps", [[1] * 400, [700, 3, 900, 1], [5, 40_000, 5], [66_000]])
+def test_spans_asked_for_in_turn_are_those_of_the_bijection(steps):
+    bijection = Bijection(Key(6, 9), 66_000)
+    ahead = AheadOf(bijection)
+    begin = 0
+    for step in steps:
+        end = min(begin + step, bijection.n)
+        assert ahead.span(begin, end).tolist() == bijection.span(begin, end).tolist()
+        begin = end
+    assert ahead.span(10, 12).tolist() == bijection.span(10, 12).tolist()
+    assert ahead.span(65_999, 66_000).tolist() == bijection.span(65_999, 66_000).tolist()
+
+
+def test_what_was_given_can_be_changed():
+    ahead = AheadOf(Bijection(Key(6, 9), 70_000))
+    ahead.span(0, 10)
+    first = ahead.span(10, 20)
+    first += 1
+    assert ahead.span(10, 20).tolist() == Bijection(Key(6, 9), 70_000).span(10, 20).tolist()
