@@ -126,7 +126,8 @@ class AheadOf:
             ahead = min(2 * self._images.size, _AHEAD) if goes_on else 0
             stop = min(max(end, begin + ahead), self._bijection.n)
             self._begin, self._images = begin, self._bijection.span(begin, stop)
-        return self._images[begin - self._begin : end - self._begin].copy()
+        found: NDArray[np.int64] = self._images[begin - self._begin : end - self._begin].copy()
+        return found
 
 
 def scattered(
