@@ -182,3 +182,17 @@ def test_a_loaded_recipe_is_the_protocol(tmp_path):
 
     recipe = load_recipe(written(tmp_path / "counting"), {"root": "x"})
     assert isinstance(recipe, Recipe)
+
+
+def test_a_task_whose_file_changes_under_way_is_told(tmp_path):
+    from streamshard.convert.recipe import recipe_origins, stage_recipe
+
+    recipe = written(tmp_path / "counting")
+    first, _ = recipe_origins(recipe, [("root", str(recipe.parent))])
+    (recipe.parent / "train-0.txt").write_text("4 5 6")
+    with pytest.raises(ConvertError, match="task 0 of split 'train' is not what it was"):
+        stage_recipe(first, tmp_path / "spool", lambda _: None)
+    (recipe.parent / "train-0.txt").unlink()
+    (recipe.parent / "train-1.txt").unlink()
+    with pytest.raises(ConvertError, match="task 0 of split 'train' is not what it was"):
+        stage_recipe(first, tmp_path / "spool", lambda _: None)
