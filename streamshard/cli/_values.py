@@ -18,7 +18,9 @@ _MAX_PICTURES = 8
 
 def is_picture(encoding: str) -> bool:
     """Tell whether a column holds a picture or a list of them."""
-    return encoding in {"pil", "jpeg", "png", "jpeg_array", "jpegarray"} or encoding.startswith("list[")
+    return encoding in {"pil", "jpeg", "png", "jpeg_array", "jpegarray"} or (
+        encoding.startswith("list[") and encoding != "list[bytes]"
+    )
 
 
 def is_pixels(encoding: str) -> bool:
@@ -41,6 +43,9 @@ def show_value(value: Any, encoding: str) -> str:
         return f"{len(value)} pictures{': ' if value else ''}{shown}{more}"
     if isinstance(value, str):
         return shortened(value, MAX_CHARACTERS)
+    if encoding == "list[bytes]":
+        shown = "; ".join(show_value(each, "bytes") for each in value[:_MAX_PICTURES])
+        return f"{len(value)} values{': ' if value else ''}{shown}{'; ...' if len(value) > _MAX_PICTURES else ''}"
     if isinstance(value, (bytes, bytearray, memoryview)):
         head = bytes(value[:_MAX_BYTES]).hex(" ")
         return f"{len(value):,} bytes: {head}{' ...' if len(value) > _MAX_BYTES else ''}"
@@ -64,6 +69,8 @@ def value_to_json(value: Any, encoding: str) -> Any:
         return _describe_picture(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"nbytes": len(value), "base64": base64.b64encode(value).decode("ascii")}
+    if encoding == "list[bytes]":
+        return [value_to_json(each, "bytes") for each in value]
     if hasattr(value, "dtype"):
         if not value.shape:
             return value_to_json(value.item(), encoding)

@@ -24,12 +24,13 @@ from streamshard.format.encodings import parse_encoding
 MAX_COLUMNS = 256
 
 # What a key's values have been so far; a set of bits, so that merging is "or".
-STR, INT, FLOAT, OTHER, NULL, BYTES, DECLARED, EMPTY_LIST = 1, 2, 4, 8, 16, 32, 64, 128
+STR, INT, FLOAT, OTHER, NULL, BYTES, DECLARED, EMPTY_LIST, BYTES_LIST = 1, 2, 4, 8, 16, 32, 64, 128, 256
 _SINGLE = {STR: "str", INT: "int", FLOAT: "float64", BYTES: "bytes"}
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LONGEST = (1 << 32) - 1
 _NULL_NBYTES = 4
+_LIST_HEAD_NBYTES = 8
 json_text = json.JSONEncoder().encode
 """The text that a ``json`` column stores for a value (ASCII only, so its length is its size)."""
 
@@ -37,7 +38,8 @@ json_text = json.JSONEncoder().encode
 class KeyTally:
     """Sizes of one key's values in one chunk, in record order.
 
-    ``utf8_nbytes`` is the size of a value as it is: of text in UTF-8, of bytes, of what a declared column stores.
+    ``utf8_nbytes`` is the size of a value as it is: of text in UTF-8, of bytes, of a list of bytes with a u32 for each,
+    of what a declared column stores.
     """
 
     __slots__ = ("json_nbytes", "kinds", "rows", "utf8_nbytes")
@@ -71,6 +73,9 @@ class KeyTally:
         elif value == [] and kind is list:
             utf8_nbytes, json_nbytes = 0, 2
             self.kinds |= EMPTY_LIST
+        elif kind is list and type(value[0]) is bytes:
+            utf8_nbytes, json_nbytes = 4 * len(value) + sum(map(len, value)), 0
+            self.kinds |= BYTES_LIST
         else:
             json_nbytes = len(json_text(value))
             self.kinds |= FLOAT if kind is float else OTHER
@@ -239,7 +244,7 @@ def plan_columns(
     rest_keys: frozenset[str] = frozenset()
     if len(plain_keys) > room:
         common = sorted(plain_keys, key=lambda key: (-keys[key].count, key))
-        if settled or any(keys[key].kinds & BYTES for key in plain_keys):
+        if settled or any(keys[key].kinds & (BYTES | BYTES_LIST) for key in plain_keys):
             raise ConvertError(
                 f"{len(plain_keys)} columns, more than the {room} there is room for; leave some out with --drop"
             )
@@ -267,13 +272,17 @@ def plan_columns(
 
 
 def _encoding(name: str, key: KeySummary, num_records: int) -> str:
-    if key.kinds & BYTES:
-        if key.kinds & ~(BYTES | NULL):
-            raise ConvertError(
-                f"key {name!r} holds binary in some records and other values in others; mend the input, or leave"
-                f" the key out with --drop {name}"
-            )
-        return "bytes"
+    for binary, empty, encoding in (
+        (BYTES, NULL, "bytes"),
+        (BYTES_LIST, NULL | EMPTY_LIST, "list[bytes]"),
+    ):
+        if key.kinds & binary:
+            if key.kinds & ~(binary | empty):
+                raise ConvertError(
+                    f"key {name!r} holds binary in some records and other values in others; mend the input, or leave"
+                    f" the key out with --drop {name}"
+                )
+            return encoding
     return _SINGLE.get(key.kinds, "json") if key.count == num_records else "json"
 
 
@@ -304,7 +313,8 @@ def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: i
             continue
         constant += 4
         key = chunk.get(name)
-        if encoding in ("str", "bytes") or name in plan.declared:
+        constant += _LIST_HEAD_NBYTES * (encoding == "list[bytes]" and name not in plan.declared)
+        if encoding in ("str", "bytes", "list[bytes]") or name in plan.declared:
             if key is not None:
                 nbytes[key.rows] += key.utf8_nbytes
             continue
@@ -326,14 +336,18 @@ def plain_nbytes(plan: ColumnPlan, chunk: Mapping[str, ChunkKey], num_records: i
 def plain_values(plan: ColumnPlan) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """The function from a record to the values of all columns but the images', as a sample holds them."""
     names = list(plan.plain)
-    empty = [name for name, encoding in plan.plain.items() if encoding == "bytes"]
+    empty = [
+        (name, b"" if encoding == "bytes" else [])
+        for name, encoding in plan.plain.items()
+        if encoding in ("bytes", "list[bytes]")
+    ]
     rest, rest_keys = plan.rest, plan.rest_keys
 
     def values_of(record: Mapping[str, Any]) -> dict[str, Any]:
         values = {name: record.get(name) for name in names}
-        for name in empty:
+        for name, nothing in empty:
             if values[name] is None:
-                values[name] = b""
+                values[name] = nothing
         if rest is not None:
             values[rest] = {key: value for key, value in record.items() if key in rest_keys}
         return values

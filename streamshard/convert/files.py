@@ -12,8 +12,8 @@ from streamshard.convert.places import Located
 from streamshard.convert.references import DATA_URI_REFERENCE, Embedded, Reference, is_file_value
 
 NO_FILES = ("none",)
-FILE_ENCODING = "bytes"
-"""The encoding of a column of files."""
+FILE_ENCODINGS = ("bytes", "list[bytes]")
+"""The encodings of a column of files: at most one in each sample, or several in some."""
 
 FILE_ENDINGS = frozenset(
     (

@@ -6,12 +6,14 @@ import json
 import shlex
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.convert.files import FILE_ENCODINGS
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.runs import RunsOfKeys
 from streamshard.convert.sources import Source
@@ -72,8 +74,8 @@ class Findings:
         """Forget the ids."""
         self._ids.close()
 
-    def warnings(self, num_records: int, num_shards: int) -> list[str]:
-        """The warnings, most alarming first."""
+    def warnings(self, num_records: int, num_shards: int, encodings: Mapping[str, str]) -> list[str]:
+        """The warnings, most alarming first; ``encodings`` are those of the columns."""
         found = []
         number, place = self._without_image
         if self._options.image_root is not None and not self.images and not self.files:
@@ -94,6 +96,12 @@ class Findings:
             found.append(
                 f"values of {', '.join(map(repr, keys))} look like names of audio or video files, which are kept as"
                 f" text: {options} stores the files, --file-key none says that it is meant so"
+            )
+        several = [name for name, encoding in encodings.items() if encoding == FILE_ENCODINGS[1]]
+        if several:
+            found.append(
+                f"{', '.join(map(repr, several))}: some records have several values, which MDS cannot hold; they are"
+                f" stored as {FILE_ENCODINGS[1]}, which mosaicml-streaming does not read"
             )
         if number:
             found.append(

@@ -18,7 +18,7 @@ from streamshard.convert.columns import (
     KeySummary,
     plain_nbytes,
 )
-from streamshard.convert.files import FILE_ENCODING, NO_FILES
+from streamshard.convert.files import FILE_ENCODINGS, NO_FILES
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
 from streamshard.convert.options import ConvertOptions
@@ -183,9 +183,17 @@ class MergedScan:
         """The column for files that are stored as they are."""
         like = dict(self._options.like)
         named = self._image_names[key] > 0 or not self._image_rows[key]
-        if like.get(key) == FILE_ENCODING:
+        listed = self._image_formats.get(key, Counter()).total() > self._image_rows[key]
+        single, several = FILE_ENCODINGS
+        if like.get(key) in FILE_ENCODINGS:
             named = f"{key}_path" in like
-        return ImageColumn(key, FILE_ENCODING, False, named)
+            if listed and like[key] == single:
+                raise ConvertError(
+                    f"{self._options.out}: column {key!r} ({single}) has at most one file in each sample there; here"
+                    " some records have several: convert all of it anew, or make a record of each file"
+                )
+            listed = like[key] == several
+        return ImageColumn(key, several if listed else single, listed, named)
 
     def _image_column_like(self, key: str, encoding: str) -> ImageColumn:
         """The column for images that are added to one of that encoding."""

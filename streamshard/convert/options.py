@@ -32,7 +32,7 @@ class ConvertOptions:
         image_root: where relative image references start; ``None``: the folder of the JSONL file that names them.
         image_keys: keys that hold images; empty: found among ``image``, ``images``, ``image_path``, ….
             ``("none",)``: no key holds images.
-        file_keys: keys that hold files, audio or video, that are stored as they are, one in each record;
+        file_keys: keys that hold files, audio or video, that are stored as they are;
             ``("none",)``: no key does, and names of such files are not pointed out.
         size_limit: target bytes of a shard, below 4 GiB; ``None``: cut only before 4 GiB.
         samples_per_shard: most samples in a shard, or ``None``.
@@ -238,7 +238,7 @@ class ConvertOptions:
                     f"column {name!r}: {encoding} would run code when it is read; choose another encoding"
                 )
             if name in self.file_keys:
-                raise ValueError(f"column {name!r}: also a file key, whose encoding is bytes")
+                raise ValueError(f"column {name!r}: also a file key, whose encoding follows from the files")
             if name in self.image_keys:
                 raise ValueError(
                     f"column {name!r}: also an image key, whose encoding follows from the images"

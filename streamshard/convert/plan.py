@@ -193,7 +193,7 @@ def _planned(
         tuple(sources),
         begins,
         found.extra(),
-        tuple(found.findings.warnings(found.num_records, len(begins) - 1)),
+        tuple(found.findings.warnings(found.num_records, len(begins) - 1, columns.encodings())),
         found.problem_counts,
         tuple(found.problems[:LISTED_SKIPS]),
         payload_nbytes,

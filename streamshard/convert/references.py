@@ -11,7 +11,7 @@ from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.messages import holds_parts, is_messages, take_parts
-from streamshard.convert.problems import BAD_FILE, BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
+from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
@@ -196,16 +196,10 @@ def _as_references(key: str, value: object) -> list[Reference]:
 
 
 def _as_file(key: str, value: object) -> list[Reference]:
-    items = value if isinstance(value, list) else [value]
-    if len(items) > 1:
-        raise RecordProblem(
-            BAD_FILE,
-            f"{key!r} is a list of {len(items)} files, and a column of bytes holds one in each sample; make a record of"
-            " each file, or give each a key of its own (and --file-key for each)",
-        )
-    place = repr(key) if items is not value else f"{key}[0]"
     try:
-        return [_as_reference(place, items[0], _FILE_HINT)]
+        if isinstance(value, list):
+            return [_as_reference(f"{key}[{place}]", item, _FILE_HINT) for place, item in enumerate(value)]
+        return [_as_reference(repr(key), value, _FILE_HINT)]
     except RecordProblem as problem:
         raise problem.of_file() from None
 

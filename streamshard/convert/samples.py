@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.columns import ImageColumn, plain_values
-from streamshard.convert.files import FILE_ENCODING, as_file
+from streamshard.convert.files import FILE_ENCODINGS, as_file
 from streamshard.convert.forms.form import Form, open_form
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.located import digest_of, joined_digest, kept_references
@@ -176,9 +176,10 @@ class ShardSamples:
         for column in self._plan.columns.images:
             references = shaped.references.get(column.key, ())
             located = [self._supply.locate(reference, opened.root) for reference in references]
-            if column.encoding == FILE_ENCODING:
+            as_files = column.encoding in FILE_ENCODINGS
+            if as_files:
                 located = list(map(as_file, references, located))
-            if not column.listed and len(located) != 1 and (located or column.encoding != FILE_ENCODING):
+            if not column.listed and len(located) != 1 and (located or not as_files):
                 raise ValueError(f"key {column.key!r} holds {len(located)} images, planned 1")
             if column.named:
                 kept = kept_references(located)
@@ -241,7 +242,7 @@ class ShardSamples:
 
 
 def _listed(images: list[bytes]) -> bytes:
-    """The stored form of ``list[jpeg]`` and ``list[png]``: u32 zero, u32 count, u32 sizes, files."""
+    """The stored form of a list: u32 zero, u32 count, u32 sizes, files."""
     return b"".join([struct.pack(f"<{2 + len(images)}I", 0, len(images), *map(len, images)), *images])
 
 

@@ -177,7 +177,7 @@ class Shaping:
         if rich:
             found.record = {
                 key: value
-                if type(value) is bytes or key in found.images or key in self.declared
+                if key in found.images or key in self.declared or _is_binary(value)
                 else plain_json(value)
                 for key, value in found.record.items()
             }
@@ -273,30 +273,44 @@ class Shaping:
 
 
 def _unfolded(record: dict[str, Any], file_keys: Sequence[str]) -> dict[str, Any]:
-    """A record whose files that are no images (``{"bytes", "path"}``: audio, video) are bytes, with the path beside."""
-    folded = [
-        key
+    """A record whose files that are no images (``{"bytes", "path"}``: audio, video) are bytes, with the path beside.
+
+    A list of such files becomes a list of bytes, and one of names.
+    """
+    folded = {
+        key: files
         for key, value in record.items()
-        if type(value) is dict
-        and type(value.get("bytes")) is bytes
-        and is_file_value(value)
-        and key not in file_keys
-    ]
+        if key not in file_keys and key not in KNOWN_IMAGE_KEYS and (files := _files_in(value))
+    }
     if not folded:
         return record
     made: dict[str, Any] = {}
     for key, value in record.items():
-        if (
-            key not in folded
-            or sniff_format(value["bytes"][:HEAD_NBYTES]) != UNKNOWN
-            or key in KNOWN_IMAGE_KEYS
-        ):
+        if key not in folded:
             made[key] = value
             continue
-        made[key] = value["bytes"]
+        contents = [file["bytes"] for file in folded[key]]
+        names = [basename_of(file.get("path")) for file in folded[key]]
+        listed = type(value) is list
+        made[key] = contents if listed else contents[0]
         if f"{key}_path" not in record:
-            made[f"{key}_path"] = basename_of(value.get("path"))
+            made[f"{key}_path"] = names if listed else names[0]
     return made
+
+
+def _files_in(value: Any) -> list[dict[str, Any]]:
+    """The files of a value that is one or a list of them, and no images; none where it is anything else."""
+    items = value if type(value) is list else [value]
+    if not items or not all(
+        type(item) is dict and type(item.get("bytes")) is bytes and is_file_value(item) for item in items
+    ):
+        return []
+    return items if any(sniff_format(item["bytes"][:HEAD_NBYTES]) == UNKNOWN for item in items) else []
+
+
+def _is_binary(value: Any) -> bool:
+    kind = type(value)
+    return kind is bytes or (kind is list and bool(value) and all(type(item) is bytes for item in value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
     scalars, str, bytes, json, text numbers    here
     ndarray[:dtype[:shape]]                    ndarray.py
-    jpeg, png, pil and their lists             images.py
+    jpeg, png, pil                             images.py
+    list[...]                                  lists.py
     pkl                                        unsafe.py
 
 All numbers are little-endian, whatever the machine. Names and bytes are those of MDS version 2.
@@ -228,6 +229,12 @@ def _image(name: str) -> _Factory:
     return build
 
 
+def _bytes_list(_: str) -> Encoding:
+    from streamshard.format.lists import ListEncoding
+
+    return ListEncoding("list[bytes]", BytesEncoding(), "value")
+
+
 def _pickle(_: str) -> Encoding:
     from streamshard.format.unsafe import PickleEncoding
 
@@ -246,6 +253,7 @@ _BUILTIN: dict[str, _Factory] = {
     "str_decimal": lambda _: TextNumberEncoding("str_decimal", Decimal, str, Decimal),
     "ndarray": _ndarray,
     **{name: _image(name) for name in _IMAGES},
+    "list[bytes]": _bytes_list,
     "json": lambda _: JsonEncoding(),
     "pkl": _pickle,
 }

@@ -2,8 +2,7 @@
 
     jpeg, png                      the file
     pil                            u32 width, u32 height, u32 length of mode, mode, raw pixels
-    jpeg_array (or jpegarray)      u32 n, u32 size[n], files                 n >= 1
-    list[jpeg|png|pil]             u32 0, u32 n, u32 size[n], values         n >= 0
+    jpeg_array, list[...]          several of them, see lists.py
 
 A ``jpeg`` column may hold image files of any format, since its decoder goes by content; ``png`` holds PNG.
 """
@@ -15,10 +14,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from streamshard.errors import FormatError, MissingDependencyError, SampleError
 from streamshard.format.encodings import Encoding, type_name
+from streamshard.format.lists import ListEncoding
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
@@ -239,63 +237,6 @@ class RawImageEncoding(Encoding):
         return bytes(payload)
 
 
-class ImageListEncoding(Encoding):
-    """Several images in one value, in order."""
-
-    def __init__(self, name: str, item: Encoding, *, reserved: bool) -> None:
-        self.name = name
-        self._item = item
-        self._reserved = reserved  # list[...] has a u32 0 in front, and may be empty
-
-    def encode(self, value: Any) -> bytes:
-        if (
-            isinstance(value, (str, bytes, bytearray))
-            or not hasattr(value, "__len__")
-            or not hasattr(value, "__iter__")
-        ):
-            raise SampleError(f"expected a list of images, found {type_name(value)}")
-        if not len(value) and not self._reserved:
-            raise SampleError(
-                f"an empty list: mosaicml-streaming can write it as {self.name} but not read it; use "
-                "list[jpeg]"
-            )
-        parts = []
-        for place, item in enumerate(value):
-            try:
-                parts.append(self._item.encode(item))
-            except SampleError as error:
-                raise SampleError(f"image {place} of {len(value)}: {error}") from error
-        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-        if sizes.size and sizes.max() >= 2**32:
-            raise SampleError("an image of 4 GiB or more cannot be stored")
-        words = ([0] if self._reserved else []) + [len(parts)]
-        return b"".join([np.array(words, "<u4").tobytes(), sizes.astype("<u4").tobytes(), *parts])
-
-    def decode(self, payload: bytes | memoryview) -> list[Any]:
-        return [self._item.decode(part) for part in self._parts(payload)]
-
-    def stored(self, payload: bytes | memoryview) -> list[bytes]:
-        return [bytes(part) for part in self._parts(payload)]
-
-    def _parts(self, payload: bytes | memoryview) -> list[memoryview]:
-        view = memoryview(payload)
-        head = 8 if self._reserved else 4
-        if len(view) < head:
-            raise FormatError(f"{self.name} of {len(view)} bytes: its header takes {head}")
-        if self._reserved and any(view[:4]):
-            raise FormatError(f"{self.name} whose reserved word is {bytes(view[:4])!r}, expected zeros")
-        count = int(np.frombuffer(view, "<u4", 1, head - 4)[0])
-        begin = head + 4 * count
-        if begin > len(view):
-            raise FormatError(f"{self.name} of {len(view)} bytes says it holds {count} images")
-        ends = begin + np.frombuffer(view, "<u4", count, head).cumsum(dtype=np.int64)
-        total = int(ends[-1]) if count else begin
-        if total != len(view):
-            raise FormatError(f"{self.name} of {len(view)} bytes whose {count} images end at {total}")
-        begins = [begin, *ends[:-1].tolist()] if count else []
-        return [view[a:b] for a, b in zip(begins, ends.tolist(), strict=True)]
-
-
 def build_image_encoding(name: str) -> Encoding:
     """Make one of the image encodings by name."""
     if name in ("jpeg", "png"):
@@ -303,5 +244,5 @@ def build_image_encoding(name: str) -> Encoding:
     if name == "pil":
         return RawImageEncoding()
     if name.startswith("list["):
-        return ImageListEncoding(name, build_image_encoding(name[5:-1]), reserved=True)
-    return ImageListEncoding(name, FileImageEncoding("jpeg"), reserved=False)
+        return ListEncoding(name, build_image_encoding(name[5:-1]), "image")
+    return ListEncoding(name, FileImageEncoding("jpeg"), "image", reserved=False)

@@ -73,6 +73,8 @@ def _maker(encoding: str, *, decode_images: bool) -> _Make:
         return _tensors if decode_images else lambda values: pa.array(values, pa.binary())
     if kind in _IMAGE_LISTS:
         return _objects if decode_images else lambda values: pa.array(values, pa.list_(pa.binary()))
+    if kind == "list[bytes]":
+        return lambda values: pa.array(values, pa.list_(pa.binary()))
     if kind in SCALARS:
         dtype = np.dtype(SCALARS[kind][1])
         return lambda values: pa.array(np.array(values, dtype))

@@ -76,6 +76,8 @@ def _encoding_of(kind: Any) -> str:
     name = kind.typeName()
     if name == "array":
         number = _ENCODINGS.get(kind.elementType.typeName(), "")
+        if number == "bytes":
+            return "list[bytes]"
         return f"ndarray:{number}" if number.startswith(("int", "float")) else "json"
     # decimal(10,2), varchar(8) and char(8) have their sizes in their names in some versions.
     return _ENCODINGS.get(name.partition("(")[0], "json")

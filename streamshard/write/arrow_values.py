@@ -24,7 +24,8 @@ _BINARIES = {"binary": "bytes", "large_binary": "bytes", "binary_view": "bytes"}
 def encoding_of(kind: Any) -> str:
     """The encoding for an Arrow type: text, binary and numbers keep their type, lists of numbers are arrays.
 
-    Decimals are ``str_decimal``; booleans, times, structs, maps and other lists are ``json``.
+    Decimals are ``str_decimal``, lists of binary ``list[bytes]``; booleans, times, structs, maps and other lists are
+    ``json``.
     """
     name = str(kind)
     found = _SCALARS.get(name) or _TEXTS.get(name) or _BINARIES.get(name)
@@ -38,6 +39,8 @@ def encoding_of(kind: Any) -> str:
         number = _SCALARS.get(str(kind.value_type))
         if number is not None:
             return f"ndarray:{number}"
+        if str(kind.value_type) in _BINARIES:
+            return "list[bytes]"
     return "json"
 
 

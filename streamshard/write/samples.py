@@ -22,7 +22,7 @@ _KEPT_NBYTES = 1 << 27
 _LARGE = frozenset(
     (
         *("bytes", "jpeg", "png", "pil", "pkl", "ndarray", "jpeg_array", "jpegarray"),
-        *("list[jpeg]", "list[png]", "list[pil]"),
+        *("list[jpeg]", "list[png]", "list[pil]", "list[bytes]"),
     )
 )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from streamshard import LocalDataset, merge_index
+from streamshard import LocalDataset, MDSWriter, merge_index
 from streamshard.cli.main import main
 from tests.support.mosaic_reader import printable
 
@@ -20,13 +21,17 @@ EMOJI = ROOT / "docs" / "tutorial" / "emoji"
 pytestmark = pytest.mark.mosaic
 
 
-def streamed_by_mosaic(remote: Path, local: Path, algorithm: str) -> list[dict]:
+def mosaic_python() -> str:
     python = os.environ.get("STREAMSHARD_MOSAIC_PYTHON")
     if not python:
         if os.environ.get("CI"):
             pytest.fail("CI must set STREAMSHARD_MOSAIC_PYTHON to a Python with mosaicml-streaming==0.13.0")
         pytest.skip("STREAMSHARD_MOSAIC_PYTHON does not name a Python with mosaicml-streaming==0.13.0")
-    command = [python, "-W", "ignore", "-m", "tests.support.mosaic_reader", remote, local, algorithm]
+    return python
+
+
+def streamed_by_mosaic(remote: Path, local: Path, algorithm: str) -> list[dict]:
+    command = [mosaic_python(), "-W", "ignore", "-m", "tests.support.mosaic_reader", remote, local, algorithm]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -76,3 +81,30 @@ def test_mosaicml_iterates_merged_subdirectories(tmp_path):
     theirs = streamed_by_mosaic(merged, tmp_path / "cache", "xxh64")
     assert len(theirs) == 2 * 421
     assert theirs == read_by_us(merged)
+
+
+_LISTS = """
+import sys
+from streaming import StreamingDataset
+
+dataset = StreamingDataset(local=sys.argv[1], batch_size=1)
+try:
+    dataset[0]
+except ValueError as error:
+    assert "list[bytes]" in str(error), error
+else:
+    raise AssertionError("read without being told how")
+exec(sys.argv[2])
+assert dataset[0]["a"] == [b"x", b"", b"yz"] and dataset[1]["a"] == [], dataset[0]
+"""
+
+
+def test_mosaicml_refuses_lists_of_files_by_name_until_the_reference_teaches_it(tmp_path):
+    with MDSWriter(out=tmp_path, columns={"a": "list[bytes]"}) as writer:
+        writer.write({"a": [b"x", b"", b"yz"]})
+        writer.write({"a": []})
+    page = (ROOT / "docs" / "reference" / "format.md").read_text()
+    (lesson,) = re.findall(r"```python\n(import struct\n.*?)```", page, re.DOTALL)
+    command = [mosaic_python(), "-W", "ignore", "-c", _LISTS, str(tmp_path), lesson]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]

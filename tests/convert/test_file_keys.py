@@ -67,6 +67,40 @@ def test_files_are_stored_as_they_are_with_their_names(files: Path) -> None:
     assert run(source, files / "A", file_keys=("sound", "videos")).finished_before
 
 
+def test_several_files_in_a_sample_are_a_list(files: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"videos": ["media/v.mp4", "media/a.wav"]},
+        {"videos": "media/v.mp4"},
+        {"videos": []},
+        {"videos": [f"data:audio/wav;base64,{base64.b64encode(_WAV).decode()}", {"path": "media/a.wav"}]},
+        {},
+    ]
+    expected = [
+        {"videos": [_MP4, _WAV], "videos_path": ["media/v.mp4", "media/a.wav"]},
+        {"videos": [_MP4], "videos_path": ["media/v.mp4"]},
+        {"videos": [], "videos_path": []},
+        {"videos": [_WAV, _WAV], "videos_path": ["data:audio/wav", "media/a.wav"]},
+        {"videos": [], "videos_path": []},
+    ]
+    source = write_lines(files / "a.jsonl", rows)
+    summary = run(source, files / "A", file_keys=("videos",))
+    assert list(LocalDataset(str(files / "A"))) == expected
+    assert summary.columns == {"videos": "list[bytes]", "videos_path": "json"}
+    assert summary.files == {"videos": {"mp4": 2, "wav": 3}}
+    (warning,) = summary.warnings
+    assert "'videos': some records have several" in warning
+    assert "mosaicml-streaming does not read" in warning
+    assert run(source, files / "A", file_keys=("videos",)).finished_before
+    # Sharded again, added to, and cut elsewhere.
+    assert converted(files / "A", files / "B", size_limit=100) == expected
+    one = write_lines(files / "one.jsonl", [{"videos": "media/a.wav"}])
+    run(one, files / "A", file_keys=("videos",), append=True)
+    assert LocalDataset(str(files / "A"))[5] == {"videos": [_WAV], "videos_path": ["media/a.wav"]}
+    run(one, files / "C", file_keys=("videos",))
+    with pytest.raises(ConvertError, match=r"'videos' \(bytes\) has at most one file"):
+        run(source, files / "C", file_keys=("videos",), append=True)
+
+
 def test_files_stand_beside_images_whatever_is_made_of_these(files: Path) -> None:
     (files / "big.png").write_bytes(picture(size=(64, 64)))
     held = f"data:image/png;base64,{base64.b64encode(picture(size=(64, 64))).decode()}"
@@ -104,7 +138,7 @@ def test_all_that_is_wrong_with_files_is_told_with_its_line(files: Path) -> None
         {"audio": "empty.wav"},
         {"audio": "../outside.wav"},
         {"audio": 5},
-        {"audio": ["media/a.wav", "media/v.mp4"]},
+        {"audio": ["media/a.wav", 7]},
         {"audio": "https://example.org/a.wav"},
         {"audio": "data:audio/wav;base64,????"},
     ]
@@ -115,7 +149,7 @@ def test_all_that_is_wrong_with_files_is_told_with_its_line(files: Path) -> None
         "bad.jsonl:4: file '../outside.wav'",
         "bad.jsonl:5: 'audio' is int '5', expected a path",
         "leave out its --file-key",
-        "bad.jsonl:6: 'audio' is a list of 2 files, and a column of bytes holds one in each sample",
+        "bad.jsonl:6: audio[1] is int '7', expected a path",
         "bad.jsonl:7: file 'https://example.org/a.wav' is a URL",
         "bad.jsonl:8: broken base64",
     ):
@@ -178,6 +212,28 @@ def test_audio_in_a_table_is_the_same_column_named_or_not(files: Path, path: str
     named = run(table, files / "C", file_keys=("audio",))
     assert named.files == {"audio": {"wav": 1}}
     assert list(LocalDataset(str(files / "C"))) == list(LocalDataset(str(files / "B")))
+
+
+def test_lists_of_audio_and_of_binary_in_a_table(files: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    sound = {"bytes": _WAV, "path": "/of/elsewhere/a.wav"}
+    columns = {
+        "sounds": pa.array([[sound, sound], [], None, [sound]]),
+        "parts": pa.array([[b"a", b"bc"], [b""], [], None], pa.list_(pa.large_binary())),
+    }
+    pq.write_table(pa.table(columns), files / "a.parquet")
+    summary = run(files / "a.parquet", files / "A")
+    assert {k: v for k, v in summary.columns.items() if k != "sounds_path"} == dict.fromkeys(
+        columns, "list[bytes]"
+    )
+    samples = list(LocalDataset(str(files / "A")))
+    assert [sample["sounds"] for sample in samples] == [[_WAV, _WAV], [], [], [_WAV]]
+    assert [sample["parts"] for sample in samples] == [[b"a", b"bc"], [b""], [], []]
+    assert [sample["sounds_path"] for sample in samples[::3]] == [["a.wav", "a.wav"], ["a.wav"]]
+    mixed = pa.table({"a": pa.array([[{"bytes": b"x", "path": None, "n": 1}]])})
+    pq.write_table(mixed, files / "b.parquet")
+    with pytest.raises(ConvertError, match="binary inside a nested value"):
+        run(files / "b.parquet", files / "B")
 
 
 def test_more_files_can_be_added(files: Path) -> None:

@@ -290,6 +290,7 @@ def _encodings() -> list[Target]:
         "list[jpeg]": [parse_encoding("list[jpeg]").encode([jpeg, png])],
         "list[pil]": [b"\0\0\0\0\1\0\0\0\x1b\0\0\0\2\0\0\0\2\0\0\0\3\0\0\0RGB" + bytes(12), bytes(8)],
         "list[png]": [parse_encoding("list[png]").encode([png])],
+        "list[bytes]": [parse_encoding("list[bytes]").encode([b"abc", b""])],
     }  # fmt: skip
     for name in [*known_encodings(), "ndarray:uint8", "ndarray:uint16:2,3"]:
         try:
