@@ -8,7 +8,7 @@ import pytest
 
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.mixing import Mixture
+from streamshard.order.mixture import Mixture
 from streamshard.order.walk import Walk
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "order.md"

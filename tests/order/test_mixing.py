@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
-from streamshard.order.mixing import RUN, Mixture, SampleLabels
+from streamshard.order.mixing import RUN, SampleLabels
 from streamshard.order.position import State
 from streamshard.order.walk import Walk
 from tests.support.slow_order import SlowMixture, SlowStream, mixed_batch
@@ -20,8 +20,6 @@ from tests.support.tiers import many
 
 FEW = settings(max_examples=15, deadline=None)
 MANY = many(300)
-
-shares = st.lists(st.integers(0, 400), min_size=1, max_size=9).filter(any)
 
 
 @st.composite
@@ -54,29 +52,6 @@ def sequence_of(order, plan, epoch, batches=None):
     return [x for batch in zip(*ranks, strict=True) for part in batch for x in part]
 
 
-@given(shares)
-@FEW
-def test_labels_are_those_of_the_rule_and_every_prefix_has_its_share(samples):
-    mixture = Mixture(samples)
-    labels = mixture.labels(0, mixture.total)
-    slow = SlowMixture(samples, seed=0, epoch=0, permuted=False)
-    assert labels.tolist() == [stream for stream, _ in slow.spots]
-    counts = np.cumsum(labels[:, None] == np.arange(len(samples)), axis=0)
-    share = np.arange(1, mixture.total + 1)[:, None] * np.array(samples) / mixture.total
-    assert np.abs(counts - share).max() <= 1.5
-    assert counts[-1].tolist() == samples
-
-
-@given(shares, st.data())
-@FEW
-def test_any_part_of_the_labels_is_the_part_of_the_whole(samples, data):
-    mixture = Mixture(samples)
-    begin = data.draw(st.integers(0, mixture.total))
-    end = data.draw(st.integers(begin, mixture.total))
-    assert mixture.labels(begin, end).tolist() == mixture.labels(0, mixture.total)[begin:end].tolist()
-    assert mixture.before(begin) == np.bincount(mixture.labels(0, begin), minlength=len(samples)).tolist()
-
-
 @pytest.mark.parametrize("permuted", [False, True])
 def test_ranks_count_the_labels_before_over_several_runs(permuted):
     samples = [9000, 1, 4000, 0, 2500]
@@ -99,23 +74,6 @@ def test_permuted_labels_differ_between_epochs_and_have_the_same_counts_in_each_
     one, other = (labels.at(epoch, 0, np.arange(RUN))[0] for epoch in (0, 1))
     assert one.tolist() != other.tolist()
     assert one.sum() == other.sum() == RUN // 2
-
-
-def test_shares_of_1e12_positions_do_not_overflow():
-    samples = [6 * 10**11, 3 * 10**11, 10**11]
-    mixture = Mixture(samples)
-    begin = 10**12 - 2 * RUN - 7
-    labels = mixture.labels(begin, 10**12)
-    left = [n - before for n, before in zip(samples, mixture.before(begin), strict=True)]
-    assert np.bincount(labels, minlength=3).tolist() == left
-    huge = Mixture([1 << 52, (1 << 52) - 1])
-    assert np.abs(np.bincount(huge.labels(1 << 51, (1 << 51) + 5000)) - 2500).max() <= 1
-
-
-@pytest.mark.parametrize("samples", [[0, 0], [3, -1]])
-def test_shares_that_are_none_are_refused(samples):
-    with pytest.raises(ValueError, match="at least > 0"):
-        Mixture(samples)
 
 
 def check_against_the_oracle(mix, data):
