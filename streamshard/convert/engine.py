@@ -13,8 +13,6 @@ from streamshard.convert.progress import Progress
 from streamshard.convert.scan import Advance
 from streamshard.errors import ConvertError
 
-ENGINES = ("local", "ray")
-
 
 class Engine(Protocol):
     """Runs units of work; a context manager."""

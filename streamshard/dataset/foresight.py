@@ -50,11 +50,6 @@ class Foresight:
                 share.order, part=share.part_of_node if self._is_shared else share.part_of_rank, slack=slack
             )
 
-    @property
-    def evicts(self) -> bool:
-        """Whether any cache has a limit."""
-        return bool(self._limited)
-
     def fits(self) -> bool:
         """Whether each limit has room for the shards that the shuffle keeps in use at once.
 

@@ -261,10 +261,6 @@ class Source:
         stream, number = self.stream_of(shard)
         return stream.index.shards[number]
 
-    def index_of(self, shard: int) -> Index:
-        """Index that a shard belongs to."""
-        return self.stream_of(shard)[0].index
-
     def decoder(self, schema: Schema) -> SampleDecoder:
         """The decoder of one of the source's schemas."""
         return self._decoders[schema]

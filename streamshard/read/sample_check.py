@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamshard.errors import ChecksumError, FormatError
+from streamshard.format.entries import FileInfo
 from streamshard.format.hashing import hash_bytes
 from streamshard.format.sample_hashes import digest_function, digest_nbytes, side_basename
 from streamshard.read.keys import key_in
@@ -110,6 +111,11 @@ class SideFile:
     def nbytes(self) -> int:
         """Size that it must have."""
         return self.num_samples * digest_nbytes(self.algorithm)
+
+    @property
+    def file(self) -> FileInfo:
+        """The same as the index describes other files."""
+        return FileInfo(self.name, self.nbytes, {self.algorithm: self.digest})
 
     def load(self, read: Callable[[str, int], bytes]) -> SampleCheck:
         """Read it and see that it is the one the index means.

@@ -66,7 +66,8 @@ def verify_dataset(
         The report. Bad data never raises; only arguments that make no sense do.
 
     Raises:
-        ValueError: ``workers`` below 1, or a ``source`` that is no place.
+        ValueError: ``workers`` below 1.
+        StorageError: a ``source`` that can be no place, such as ``s3:/x``.
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: at least 1")

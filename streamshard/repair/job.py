@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError
+from streamshard.errors import BlobNotFoundError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
-from streamshard.format.index import INDEX_BASENAME, Index, ShardInfo, index_text
+from streamshard.format.index import INDEX_BASENAME, Index, index_text
 from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry
-from streamshard.read.catalog import load_index
 from streamshard.read.keys import key_in
-from streamshard.read.sample_check import SideFile
-from streamshard.read.verify_shard import ShardTask, verify_shard
+from streamshard.read.verify_shard import verify_shard
+from streamshard.repair.lost_index import found_index, task_of
 from streamshard.repair.mend import Kept, Mender, names_of
-from streamshard.repair.rebuild import rebuild_index
+from streamshard.repair.rebuild import Rebuilt, rebuild_index
 from streamshard.repair.remote import RemoteJob
 from streamshard.repair.report import Repair, RepairReport
 from streamshard.repair.transaction import Transaction, files_of
@@ -30,7 +29,6 @@ from streamshard.storage.opening import join_url, local_directory
 if TYPE_CHECKING:
     from streamshard.storage.store import Store
 
-_MOST_ROW_PROBLEMS = 20
 _NUMBERED = re.compile(r"shard\.([0-9]{5,18})\.")
 
 
@@ -135,8 +133,8 @@ class _Job:
     scratch: Path
 
     def run(self, transaction: Transaction | None, progress: Callable[[int, int], None] | None) -> None:
-        text, index = self._index()
-        report = self.report
+        report, here = self.report, LocalStore(self.root)
+        text, index = found_index(here, self.origin, self.split, report, self._rebuilt)
         report.num_shards, report.num_samples = index.num_shards, index.num_samples
         kept: list[Kept] = []
         mender = Mender(
@@ -150,10 +148,10 @@ class _Job:
             self.scratch,
             repairs=report.repairs,
         )
-        for shard, info in enumerate(index.shards):
-            task = self._task(index, shard, info)
+        for shard in range(index.num_shards):
+            task = task_of(here, index, shard, allow_unsafe_types=self.allow_unsafe_types)
             problems = verify_shard(task).problems
-            outcome: Kept | None = Kept(info, None if task.side is None else task.side.digest)
+            outcome: Kept | None = Kept(task.info, None if task.side is None else task.side.digest)
             if problems:
                 outcome = mender.mend(task, problems)
             if outcome is not None:
@@ -170,28 +168,9 @@ class _Job:
                 text, new=mender.new, old=sorted({*mender.old} & (before - after - {INDEX_BASENAME}))
             )
 
-    def _index(self) -> tuple[bytes | None, Index]:
-        """Give the index, and its text if that is not what lies there."""
-        here = LocalStore(self.root)
-        try:
-            return None, load_index(here)[0]
-        except (BlobNotFoundError, FormatError) as error:
-            problem = error
-        report = self.report
-        if self.origin is not None:
-            try:
-                index, _ = load_index(self.origin, split=self.split)
-            except (StreamshardError, OSError) as error:
-                report.notes.append(f"the origin has no sound index either: {error}")
-            else:
-                report.index = "fetched"
-                report.notes.append(f"the index was taken from the origin: {problem}")
-                return self.origin.read(key_in(self.split, INDEX_BASENAME)), index
+    def _rebuilt(self) -> Rebuilt:
         rebuilt = rebuild_index(self.root, lambda: self.scratch / "rebuilding")
-        report.index = "rebuilt"
-        report.notes.append(f"the index was made anew from the shards: {problem}")
-        report.notes += rebuilt.notes
-        report.repairs += [
+        self.report.repairs += [
             Repair(
                 name,
                 "dropped",
@@ -199,19 +178,7 @@ class _Job:
             )
             for name, reason in rebuilt.lost.items()
         ]
-        return index_text(rebuilt.index.shards, rebuilt.index.extra), rebuilt.index
-
-    def _task(self, index: Index, shard: int, info: ShardInfo) -> ShardTask:
-        return ShardTask(
-            LocalStore(self.root),
-            None,
-            info,
-            int(index.begins[shard]),
-            True,
-            self.allow_unsafe_types,
-            SideFile.of(index, shard),
-            _MOST_ROW_PROBLEMS,
-        )
+        return rebuilt
 
     def _first_free_number(self, index: Index) -> int:
         """Give a number above those of all shards here, so that their order stays what their names say."""

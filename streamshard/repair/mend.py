@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError
-from streamshard.format.index import FileInfo, ShardInfo
 from streamshard.format.sample_hashes import side_basename
 from streamshard.read.keys import key_in
-from streamshard.read.sample_check import SideFile, reading_from
-from streamshard.read.verify_shard import ShardTask, safe_decoder, verify_shard
+from streamshard.read.sample_check import reading_from
+from streamshard.read.verify_shard import safe_decoder, verify_shard
 from streamshard.repair.report import Repair, gaps
 from streamshard.repair.salvage import DamagedShard, Salvage, is_whole, raw_file_of
 from streamshard.storage.local_store import LocalStore
 from streamshard.write.encode import shard_basename, write_shard, write_side_file
 
 if TYPE_CHECKING:
+    from streamshard.format.index import FileInfo, ShardInfo
     from streamshard.read.report import Problem
-    from streamshard.read.sample_check import SampleCheck
+    from streamshard.read.sample_check import SampleCheck, SideFile
+    from streamshard.read.verify_shard import ShardTask
     from streamshard.repair.transaction import Transaction
     from streamshard.storage.store import Store
 
@@ -83,11 +84,10 @@ class Mender:
                 return whole
         wanted = [info.stored]
         if side is not None:
-            side_info = FileInfo(side.name, side.nbytes, {side.algorithm: side.digest})
             if bad == {side.name}:
-                return self._mend_side(task, side_info, found)
+                return self._mend_side(task, side.file, found)
             if side.name in bad:
-                wanted.append(side_info)
+                wanted.append(side.file)
         why_not = self._fetch(task, wanted)
         if why_not is None:
             if info.compressed is not None and self.transaction is not None and info.raw.basename in bad:
@@ -110,17 +110,7 @@ class Mender:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(self.root / name)
-        alone = ShardTask(
-            LocalStore(elsewhere),
-            None,
-            task.info,
-            task.first_sample_id,
-            True,
-            task.allow_unsafe_types,
-            task.side,
-            1,
-        )
-        return not verify_shard(alone).problems
+        return not verify_shard(replace(task, store=LocalStore(elsewhere), most_rows=1)).problems
 
     def _mend_side(self, task: ShardTask, file: FileInfo, found: tuple[Problem, ...]) -> Kept:
         """Deal with a shard that is good and whose hashes of samples are not."""
@@ -155,7 +145,7 @@ class Mender:
                     return f"{file.basename!r} at the origin has another size too"
             if self.transaction is None:
                 return None
-            needed = [task.info.stored, *([] if task.side is None else [_as_file(task.side)])]
+            needed = [task.info.stored, *([] if task.side is None else [task.side.file])]
             for file in needed:
                 target = self.transaction.staging / file.basename
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -165,17 +155,8 @@ class Mender:
                     target.symlink_to(self.root / file.basename)
         except (StreamshardError, OSError) as error:
             return f"the origin does not have it: {error}"
-        staged = ShardTask(
-            LocalStore(self.transaction.staging),
-            None,
-            task.info,
-            task.first_sample_id,
-            True,
-            task.allow_unsafe_types,
-            task.side,
-            1,
-        )
-        problems = verify_shard(staged).problems
+        staged = LocalStore(self.transaction.staging)
+        problems = verify_shard(replace(task, store=staged, most_rows=1)).problems
         for file in needed:
             if problems or file not in files:
                 (self.transaction.staging / file.basename).unlink(missing_ok=True)
@@ -270,10 +251,6 @@ class Mender:
 
     def _note(self, repair: Repair) -> None:
         self.repairs.append(repair)
-
-
-def _as_file(side: SideFile) -> FileInfo:
-    return FileInfo(side.name, side.nbytes, {side.algorithm: side.digest})
 
 
 def names_of(info: ShardInfo, side_digest: str | None, *, stored_only: bool = False) -> list[str]:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError
-from streamshard.format.index import INDEX_BASENAME, FileInfo, Index, index_text
-from streamshard.read.catalog import load_index
+from streamshard.errors import FormatError, StreamshardError
+from streamshard.format.index import INDEX_BASENAME
 from streamshard.read.keys import key_in
-from streamshard.read.sample_check import SideFile
 from streamshard.read.verify_header import verify_header
-from streamshard.read.verify_shard import ShardTask, verify_shard
-from streamshard.repair.rebuild import rebuild_index
+from streamshard.read.verify_shard import verify_shard
+from streamshard.repair.lost_index import found_index, task_of
+from streamshard.repair.rebuild import Rebuilt, rebuild_index
 from streamshard.repair.report import Repair, RepairReport
 from streamshard.storage.local_store import LocalStore
 from streamshard.write.remote_claim import RemoteClaim
 
 if TYPE_CHECKING:
+    from streamshard.format.index import FileInfo
     from streamshard.read.report import Problem
+    from streamshard.read.verify_shard import ShardTask
     from streamshard.storage.store import Store
-
-_MOST_ROW_PROBLEMS = 20
 
 
 @dataclass(slots=True)
@@ -68,15 +67,15 @@ class RemoteJob:
             claim.release()
 
     def _run(self, progress: Callable[[int, int], None] | None) -> None:
-        text, index = self._index()
         report = self.report
+        text, index = found_index(self.store, self.origin, self.split, report, self._rebuilt)
         report.num_shards, report.num_samples = index.num_shards, index.num_samples
         # What was made anew was read as a whole, and has no other measure than itself.
         for shard in range(index.num_shards if report.index != "rebuilt" else 0):
-            task = self._task(self.store, index, shard)
+            task = task_of(self.store, index, shard, allow_unsafe_types=self.allow_unsafe_types)
             problems = (verify_shard if self.deep else verify_header)(task).problems
             if problems:
-                self._mend(self._task(LocalStore(self.scratch), index, shard), tuple(problems))
+                self._mend(replace(task, store=LocalStore(self.scratch)), tuple(problems))
             if progress is not None:
                 progress(shard + 1, index.num_shards)
         if not self.deep and report.index != "rebuilt":
@@ -84,34 +83,7 @@ class RemoteJob:
         if text is not None and not self.dry_run:
             self.store.put_bytes(INDEX_BASENAME, text)
 
-    def _task(self, store: Store, index: Index, shard: int) -> ShardTask:
-        return ShardTask(
-            store,
-            None,
-            index.shards[shard],
-            int(index.begins[shard]),
-            True,
-            self.allow_unsafe_types,
-            SideFile.of(index, shard),
-            _MOST_ROW_PROBLEMS,
-        )
-
-    def _index(self) -> tuple[bytes | None, Index]:
-        """Give the index, and its text if that is not what lies there."""
-        try:
-            return None, load_index(self.store)[0]
-        except (BlobNotFoundError, FormatError) as error:
-            problem = error
-        report = self.report
-        if self.origin is not None:
-            try:
-                index, _ = load_index(self.origin, split=self.split)
-            except (StreamshardError, OSError) as error:
-                report.notes.append(f"the origin has no sound index either: {error}")
-            else:
-                report.index = "fetched"
-                report.notes.append(f"the index was taken from the origin: {problem}")
-                return self.origin.read(key_in(self.split, INDEX_BASENAME)), index
+    def _rebuilt(self) -> Rebuilt:
         folder = self.scratch / "rebuilding"
         folder.mkdir()
         names = [key for key in self.store.list() if "/" not in key]
@@ -129,20 +101,19 @@ class RemoteJob:
                 f" ({reason}), and no index says what they were; nothing was changed. Copy the dataset to a directory"
                 " and repair that, which leaves them out"
             )
-        report.index = "rebuilt"
-        report.notes.append(f"the index was made anew from the shards: {problem}")
-        report.notes += rebuilt.notes
-        return index_text(rebuilt.index.shards, rebuilt.index.extra), rebuilt.index
+        return rebuilt
 
     def _bring(self, folder: Path) -> Callable[[list[str]], AbstractContextManager[None]]:
         @contextmanager
         def bring(names: list[str]) -> Iterator[None]:
-            here = [name for name in names if self.store.exists(name)]
-            for name in here:
-                self.store.fetch_to(name, folder / name)
-            yield
-            for name in here:
-                (folder / name).unlink()
+            try:
+                for name in names:
+                    if self.store.exists(name):
+                        self.store.fetch_to(name, folder / name)
+                yield
+            finally:
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
 
         return bring
 
@@ -152,7 +123,7 @@ class RemoteJob:
         bad = {problem.shard for problem in found}
         files, wanted = [info.stored], [info.stored]
         if side is not None:
-            files.append(FileInfo(side.name, side.nbytes, {side.algorithm: side.digest}))
+            files.append(side.file)
             if side.name in bad:
                 wanted = files if len(bad) > 1 else files[1:]
         why_not = self._fetch(task, files, wanted)
@@ -174,23 +145,24 @@ class RemoteJob:
             return "no origin was given"
         here: list[Path] = []
         try:
-            for file in files:
-                if origin.size(key_in(self.split, file.basename)) != file.nbytes:
-                    return f"{file.basename!r} at the origin has another size too"
-            if self.dry_run:
-                return None
-            for file in files:
-                target = self.scratch / file.basename
-                target.parent.mkdir(parents=True, exist_ok=True)
-                here.append(target)
-                origin.fetch_to(key_in(self.split, file.basename), target, nbytes=file.nbytes)
+            try:
+                for file in files:
+                    if origin.size(key_in(self.split, file.basename)) != file.nbytes:
+                        return f"{file.basename!r} at the origin has another size too"
+                if self.dry_run:
+                    return None
+                for file in files:
+                    target = self.scratch / file.basename
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    here.append(target)
+                    origin.fetch_to(key_in(self.split, file.basename), target, nbytes=file.nbytes)
+            except (StreamshardError, OSError) as error:
+                return f"the origin does not have it: {error}"
             problems = verify_shard(task).problems
             if problems:
                 return f"that of the origin is bad too: {problems[0].message}"
             for file in wanted:
                 self.store.put(file.basename, self.scratch / file.basename)
-        except BlobNotFoundError as error:
-            return f"the origin does not have it: {error}"
         finally:
             for path in here:
                 path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ does not is deleted: after the rename that are the old shards, after a kill befo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 WORK_DIRECTORY = ".streamshard-repair"
 _JOURNAL = "journal.json"
+_LOCK = "lock"
+_MAX_JOURNAL_NBYTES = 1 << 30
 
 
 class Transaction:
@@ -43,20 +46,24 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         try:
-            self.work.mkdir(mode=0o700, exist_ok=True)
-            if self.work.is_symlink():
-                raise StorageError(f"{self.work} is a link; expected a directory of this program: remove it")
-            self._lock = FileLock(self.work / "lock", place=self.directory)
-            if not self._taken(self._lock):
+            self._begin()
+        except BaseException as error:
+            if self._lock is not None:
                 self._lock.close()
-                raise StorageError(f"{self.directory}: another repair is at work there; wait for it")
-        except StreamshardError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{self.work}: cannot be made: {error.strerror or error}") from error
+            if isinstance(error, StreamshardError) or not isinstance(error, OSError):
+                raise
+            raise StorageError(f"{self.work}: cannot be used: {error.strerror or error}") from error
+        return self
+
+    def _begin(self) -> None:
+        self.work.mkdir(mode=0o700, exist_ok=True)
+        if self.work.is_symlink():
+            raise StorageError(f"{self.work} is a link; expected a directory of this program: remove it")
+        self._lock = FileLock(self.work / _LOCK, place=self.directory)
+        if not self._taken(self._lock):
+            raise StorageError(f"{self.directory}: another repair is at work there; wait for it")
         self._finish_what_was_left()
         self.staging.mkdir(mode=0o700)
-        return self
 
     @property
     def staging(self) -> Path:
@@ -96,40 +103,46 @@ class Transaction:
     ) -> None:
         for name in self._placed:
             (self.directory / name).unlink(missing_ok=True)
-        shutil.rmtree(self.staging, ignore_errors=True)
-        (self.work / _JOURNAL).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._clear()
+        # The lock goes last, and with the directory only where nobody else has begun there.
+        (self.work / _LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.work.rmdir()
         if self._lock is not None:
-            (self.work / "lock").unlink(missing_ok=True)
             self._lock.close()
-        shutil.rmtree(self.work, ignore_errors=True)
 
-    @staticmethod
-    def _taken(lock: FileLock) -> bool:
+    def _taken(self, lock: FileLock) -> bool:
+        """Whether the lock is ours; one that its last owner has unlinked protects nothing."""
         try:
-            return lock.try_acquire()
+            return lock.try_acquire() and lock.is_linked_at(self.work / _LOCK)
         except LocksUnsupportedError:
             return True
+
+    def _clear(self) -> None:
+        """Remove all that lies in the work directory, but for the lock."""
+        for path in self.work.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
 
     def _note(self, names: list[str]) -> None:
         LocalStore(self.work).put_bytes(_JOURNAL, json.dumps(sorted(names)).encode())
 
     def _finish_what_was_left(self) -> None:
         """Delete what a repair that was killed has left, before its index or after it."""
-        journal = self.work / _JOURNAL
-        if journal.exists():
-            try:
-                names = json.loads(journal.read_bytes())
-            except (ValueError, RecursionError):
-                names = None
-            # It lies in a dataset that may be somebody else's: only what could be a shard's is deleted.
-            self._delete_what_the_index_leaves_out(
-                [name for name in names if isinstance(name, str) and is_safe_path(name) and ".mds" in name]
-                if isinstance(names, list)
-                else []
-            )
-            journal.unlink()
-        if self.staging.exists():
-            shutil.rmtree(self.staging)
+        try:
+            names = json.loads(LocalStore(self.work).read(_JOURNAL, limit=_MAX_JOURNAL_NBYTES))
+        except (ValueError, RecursionError, StorageError):
+            names = None
+        # It lies in a dataset that may be somebody else's: only what could be a shard's is deleted.
+        self._delete_what_the_index_leaves_out(
+            [name for name in names if isinstance(name, str) and is_safe_path(name) and ".mds" in name]
+            if isinstance(names, list)
+            else []
+        )
+        self._clear()
 
     def _delete_what_the_index_leaves_out(self, names: list[str]) -> None:
         try:

@@ -2,8 +2,8 @@
 
     DIR/<name>                        finished files; complete from the moment they are there
     DIR/.streamshard/locks/<name>.lock    held while one process fetches <name>; its mtime is the heartbeat
-    DIR/.streamshard/written/<name>.json  marker of a file that we wrote: digest, size and mtime when it was
-    checked DIR/.streamshard/adopted/<name>.json  the same for a file that we found: used, but never deleted
+    DIR/.streamshard/written/<name>.json  marker of a file that we wrote: digest, size and mtime when checked
+    DIR/.streamshard/adopted/<name>.json  the same for a file that we found: used, but never deleted
     DIR/.streamshard/alive/<token>    locked as long as a process lives that fetches
     DIR/.streamshard/jobs/<token>.<number>.<bytes>/   one download in flight and the room that it needs
     DIR/.streamshard/room.lock        held for moments: publishing and making room
@@ -69,7 +69,8 @@ class CacheDirectory:
         """The path of the file ``name``; StorageError if it would lie elsewhere or among our own files."""
         check_key(name, str(self.path))
         first, *inner = name.split("/")
-        if first == HIDDEN or is_temporary(name):
+        # Some file systems, as of macOS, take upper and lower case for the same.
+        if first.casefold() == HIDDEN or is_temporary(name):
             raise StorageError(f"{self.path}: the name {name!r} is kept for the cache's own files")
         place = self.path
         for part in [first, *inner][:-1]:

@@ -194,9 +194,7 @@ def describe(error: BaseException) -> str:
 
 def disk_error(error: BaseException) -> OSError | None:
     """The error of the local disk behind ``error``, if there is one."""
-    link: BaseException | None = error
-    while link is not None:
+    for link in _chain(error):
         if isinstance(link, OSError) and link.errno in _DISK_ERRNO:
             return link
-        link = link.__cause__
     return None

@@ -129,7 +129,7 @@ class _Work:
                 while key not in self._local:
                     failed = self._first_failed()
                     if failed is not None and self._places[failed] <= self._places.get(key, -1):
-                        raise self._errors[failed].with_traceback(self._errors[failed].__traceback__)
+                        raise self._errors[failed]
                     if self._stopped:
                         raise StorageError("a Prefetcher was closed while a file was waited for")
                     if key not in self._pending and key not in self._running:

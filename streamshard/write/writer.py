@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamshard.errors import SampleError, StreamshardError
 from streamshard.format.encoder import PartsEncoder, SampleEncoder
@@ -25,9 +25,6 @@ from streamshard.write.press import Press
 from streamshard.write.publish import publish_file
 from streamshard.write.samples import BlockPool, SampleList, SampleMemory, holds_large_values
 from streamshard.write.upload import Uploader
-
-if TYPE_CHECKING:
-    pass
 
 
 class MDSWriter:

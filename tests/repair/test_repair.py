@@ -440,6 +440,51 @@ def test_two_repairs_at_once_are_refused_and_a_failed_one_leaves_nothing(
     assert all_files(tmp_path) == before
 
 
+def test_whatever_lies_in_the_work_directory_a_repair_begins(tmp_path: Path) -> None:
+    write(tmp_path)
+    corrupt(tmp_path, 3)
+    work = tmp_path / WORK_DIRECTORY
+    (work / "journal.json").mkdir(parents=True)
+    (work / "new").write_text("not a directory")
+    (work / "elsewhere").symlink_to(tmp_path)
+    assert repair_dataset(tmp_path).ok
+    assert sound(tmp_path)
+    assert not work.exists()
+
+
+def test_a_repair_that_could_not_begin_lets_the_next_one_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamshard.repair.transaction import Transaction
+
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "_finish_what_was_left", fail)
+        with pytest.raises(StorageError, match=f"{WORK_DIRECTORY}: cannot be used: Permission denied"):
+            Transaction(tmp_path).__enter__()
+    with Transaction(tmp_path):
+        pass
+
+
+def test_a_lock_that_its_last_owner_removed_protects_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamshard.repair.transaction import Transaction
+    from streamshard.storage.locks import FileLock
+
+    take = FileLock.try_acquire
+
+    def take_late(lock: FileLock) -> bool:
+        (tmp_path / WORK_DIRECTORY / "lock").unlink()
+        return take(lock)
+
+    monkeypatch.setattr(FileLock, "try_acquire", take_late)
+    with pytest.raises(StorageError, match="another repair is at work"):
+        Transaction(tmp_path).__enter__()
+
+
 def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(ValueError, match="not a directory of this machine"):

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from streamshard import MDSWriter
-from streamshard.errors import BlobNotFoundError, DirectoryInUseError, FormatError
+from streamshard.errors import AccessDeniedError, BlobNotFoundError, DirectoryInUseError, FormatError
 from streamshard.read.verify import verify_dataset
 from streamshard.repair.job import repair_dataset
+from streamshard.repair.remote import RemoteJob
+from streamshard.repair.report import RepairReport
 from streamshard.storage import open_store
+from streamshard.storage.memory_store import MemoryStore
 from streamshard.write.remote_claim import RemoteClaim
 from tests.support.seaweedfs import SeaweedServer
 from tests.support.small_datasets import COLUMNS, text_samples
@@ -128,6 +131,31 @@ def test_what_says_nothing_of_itself_is_left(url: str) -> None:
     with pytest.raises(FormatError, match=r"shard.00001.mds.*nothing was changed"):
         repair_dataset(url)
     assert "index.json" not in files_at(url)
+
+
+def test_a_copy_that_may_not_be_read_leaves_the_shard_as_it_is_and_the_others_are_looked_at(url: str) -> None:
+    class Refused(MemoryStore):
+        def fetch_to(self, key: str, *_: Any, **__: Any) -> int:
+            raise AccessDeniedError(f"{key}: permission denied")
+
+    files = dataset()
+    put(f"{url}-copy", files)
+    put(url, {**files, "shard.00001.mds": b"cut", "shard.00003.mds": b"cut"})
+    report = repair_dataset(url, origin=Refused(f"{url}-copy"))
+    assert [(each.shard, each.done) for each in report.repairs] == [
+        ("shard.00001.mds", "undecided"),
+        ("shard.00003.mds", "undecided"),
+    ]
+    assert "permission denied" in report.repairs[0].message
+
+
+def test_of_a_shard_that_says_nothing_no_copy_stays_here(url: str, tmp_path: Path) -> None:
+    put(url, {"shard.00000.mds": b"junk"})
+    report = RepairReport(url, dry_run=True)
+    job = RemoteJob(MemoryStore(url), None, None, report, False, True, False, tmp_path)
+    with pytest.raises(FormatError, match="of 'shard.00000.mds': "):
+        job.run(None)
+    assert list((tmp_path / "rebuilding").iterdir()) == []
 
 
 def test_nobody_writes_there_meanwhile_and_arguments_make_sense(url: str, tmp_path: Path) -> None:

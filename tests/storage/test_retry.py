@@ -21,7 +21,7 @@ from streamshard.errors import (
     StorageError,
 )
 from streamshard.storage.cancel import FetchCancelled
-from streamshard.storage.failures import Failure, classify
+from streamshard.storage.failures import Failure, classify, disk_error
 from streamshard.storage.retry import RetryPolicy, call_with_retry, chance_of
 
 
@@ -235,6 +235,12 @@ def test_a_made_up_status_beneath_a_cut_answer_does_not_make_it_final() -> None:
     error = named("ClientPayloadError")
     error.__cause__ = http(code=400)
     assert classify(error) is Failure.TRANSIENT
+
+
+def test_an_error_that_is_its_own_cause_is_looked_at_once() -> None:
+    error = StorageError("raised from itself")
+    error.__cause__ = error
+    assert disk_error(error) is None
 
 
 def test_b147_many_ranks_that_begin_at_once_do_not_knock_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
