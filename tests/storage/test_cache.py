@@ -320,7 +320,18 @@ def test_leftovers_of_dead_processes_are_removed_by_the_next_download(place: Pla
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/x", "a/../../x", "", ".streamshard/x", "a\0b", ".x.streamshard-tmp", "a//b"]
+    "name",
+    [
+        "../x",
+        "/etc/x",
+        "a/../../x",
+        "",
+        ".streamshard/x",
+        ".Streamshard/x",
+        "a\0b",
+        ".x.streamshard-tmp",
+        "a//b",
+    ],
 )
 def test_a_name_cannot_leave_the_directory_or_meet_its_hidden_files(place: Place, name: str) -> None:
     with pytest.raises(StorageError):
