@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.read.shard_reader import ShardReader
+from streamshard.storage.descriptors import most_open_files
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import Source
@@ -283,13 +283,11 @@ def _decode_columns(
 
 
 def _default_capacity(source: Source) -> int:
-    """Give the number of shards to keep open, at least 256."""
-    wanted = _OPEN_PER_STREAM * len(source.streams)
-    if wanted <= MAX_OPEN_SHARDS:
-        return MAX_OPEN_SHARDS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    may_open = _MOST_OPEN_SHARDS if files == resource.RLIM_INFINITY else files // 8
-    return max(MAX_OPEN_SHARDS, min(wanted, _MOST_OPEN_SHARDS, may_open))
+    """Give the number of shards to keep open: 256, more of very many streams, fewer where few files may be open."""
+    files = most_open_files()
+    # An open shard takes up to three: its file, its map's, and the one that holds it in the cache.
+    least = max(1, min(MAX_OPEN_SHARDS, files // 4))
+    return max(least, min(_OPEN_PER_STREAM * len(source.streams), _MOST_OPEN_SHARDS, files // 8))
 
 
 class PoolHere:

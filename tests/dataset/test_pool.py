@@ -55,6 +55,26 @@ def test_samples_of_open_shards_are_decoded_in_their_own_order(directory: Path, 
     assert visits == [50]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files where Linux lists them")
+@pytest.mark.parametrize("fetched", [False, True])
+def test_no_more_files_are_open_than_a_process_may_have(
+    fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MDSWriter(out=tmp_path / "set", columns={"n": "int"}, samples_per_shard=1) as writer:
+        for number in range(100):
+            writer.write({"n": number})
+    monkeypatch.setattr("streamshard.dataset.pool.most_open_files", lambda: 64)
+    places = (
+        {"remote": tmp_path / "set", "local": tmp_path / "kept"} if fetched else {"local": tmp_path / "set"}
+    )
+    pool = ShardPool(StreamingDataset(**places)._source)
+    before = len(os.listdir("/proc/self/fd"))
+    assert [pool.sample(number)["n"] for number in range(100)] == list(range(100))
+    assert len(os.listdir("/proc/self/fd")) - before <= 64
+    pool.close()
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # the cache's own
+
+
 def test_shards_used_in_one_loop_are_the_last_to_be_closed(directory: Path, visits: list[int]) -> None:
     pool = ShardPool(pool_of(directory)._source, capacity=2)
     second = int(pool._source.begins[1])

@@ -153,7 +153,7 @@ def test_of_a_shard_that_says_nothing_no_copy_stays_here(url: str, tmp_path: Pat
     put(url, {"shard.00000.mds": b"junk"})
     report = RepairReport(url, dry_run=True)
     job = RemoteJob(MemoryStore(url), None, None, report, False, True, False, tmp_path)
-    with pytest.raises(FormatError, match="of 'shard.00000.mds': "):
+    with pytest.raises(FormatError, match=r"of 'shard\.00000\.mds': "):
         job.run(None)
     assert list((tmp_path / "rebuilding").iterdir()) == []
 
