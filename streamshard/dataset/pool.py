@@ -180,7 +180,7 @@ class ShardPool:
             self._open.move_to_end(shard)
             places[shard] = place
         try:
-            return [
+            found = [
                 decode(mapped, offsets[row], offsets[row + 1])
                 for (decode, mapped, offsets), row in zip(
                     map(places.__getitem__, shard_of), rows, strict=True
@@ -188,6 +188,9 @@ class ShardPool:
             ]
         except MALFORMED:
             return None
+        for shard in shards:
+            self._open[shard][0].check_whole()
+        return found
 
     def _decoded_together(
         self,

@@ -7,11 +7,19 @@ import logging
 import mmap
 import os
 import stat
+import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.disks import is_local_device
+from streamshard.read.guarded_map import CUT, guarded, stand_guard, was_cut
 from streamshard.storage.blob import identity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +56,7 @@ class RawFile:
         self._shard = shard
         self._fd = open_regular(path, shard=shard) if descriptor is None else descriptor
         self._map: mmap.mmap | None = None
+        self._inherited: mmap.mmap | None = None
         status = os.fstat(self._fd)
         if status.st_size != nbytes:
             self.close()
@@ -81,30 +90,60 @@ class RawFile:
             raise self._cut(os.fstat(self._fd).st_size)
         return b"".join(pieces)
 
-    def mapped(self) -> mmap.mmap | None:
-        """Return the file as a map, its size checked at this very moment.
+    def read_rows(
+        self, begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+        """Read rows [begins[i], ends[i]), neighbouring ones with one call: (buffer, begins and ends of each in it)."""
+        if not len(begins):
+            return b"", begins, ends
+        breaks = np.flatnonzero(begins[1:] != ends[:-1])
+        if not len(breaks):
+            begin = int(begins[0])
+            return self.read(begin, int(ends[-1])), begins - begin, ends - begin
+        first = begins[np.concatenate(([0], breaks + 1))].tolist()
+        last = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
+        joined = b"".join(map(self.read, first, last))
+        lengths = ends - begins
+        ends = lengths.cumsum()
+        return joined, ends - lengths, ends
 
-        None on file systems of other machines, or if the system grants no map.
+    def mapped(self) -> mmap.mmap | None:
+        """Return the file as a map. What is taken from it counts only after ``check_whole``.
+
+        None on file systems of other machines, or if the system grants no map that can be guarded.
 
         Raises:
-            FormatError: the file was cut since it was opened, so that touching the map would be SIGBUS.
+            FormatError: the file was cut before it could be mapped.
         """
-        if self._map is None:
-            self._check_open()
-            if not self.is_local:
-                return None
+        mapping = self._map
+        return self._mapped_now() if mapping is None else mapping
+
+    def _mapped_now(self) -> mmap.mmap | None:
+        self._check_open()
+        if self._inherited is not None:
+            stand_guard()
+            self._map, self._inherited = self._inherited, None
+        elif self.is_local:
             try:
-                self._map = mmap.mmap(self._fd, self.nbytes, access=mmap.ACCESS_READ)
+                self._map = guarded(self._fd, self.nbytes)
             except (OSError, ValueError) as error:
                 nbytes = os.fstat(self._fd).st_size
                 if nbytes < self.nbytes:
                     raise self._cut(nbytes) from error
                 logger.debug("%s is read without a map: %s", self.path, error)
-                return None
-        nbytes = self._map.size()
-        if nbytes < self.nbytes:
-            raise self._cut(nbytes)
+        if self._map is not None:
+            _MAPPED.add(self)
         return self._map
+
+    def check_whole(self) -> None:
+        """Raise FormatError if the file was cut since it was mapped: what was taken from the map is worth nothing."""
+        mapping = self._map
+        if mapping is not None and (mapping.size() < self.nbytes or (CUT and was_cut(mapping))):
+            raise self._cut(os.fstat(self._fd).st_size)
+
+    def begin_in_child(self) -> None:
+        """Make a forked process, which may get handlers of signals of its own, look to its guard before it reads."""
+        self._map, self._inherited = None, self._map or self._inherited
 
     def is_cached(self) -> bool:
         """Whether the file seems to be in the page cache: looks at a few places; False where that cannot be told."""
@@ -126,7 +165,8 @@ class RawFile:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
-        mapping, self._map = self._map, None
+        mapping = self._map or self._inherited
+        self._map = self._inherited = None
         if mapping is not None:
             # Arrays that still look into the map keep it alive; it goes with the last of them.
             with contextlib.suppress(BufferError):
@@ -149,6 +189,17 @@ class RawFile:
             f"shard {self._shard!r}: index says {self.nbytes:,} bytes, file {self.path} now has {nbytes:,}; "
             "it was cut or replaced while it was being read: nothing may write into a dataset that is in use"
         )
+
+
+_MAPPED: weakref.WeakSet[RawFile] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for file in list(_MAPPED):
+        file.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def open_regular(path: Path, *, shard: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from streamshard.format.index import ShardInfo
     from streamshard.read.sample_check import SampleCheck
 
+T = TypeVar("T")
+
 # Where the bytes of a batch come from, shard in the page cache: pread 1.0 us a row of 160 bytes, slices of a map
 # 0.16 us; of 40 kB rows, of which a blob is cut out, 8.2 us and 4.8 us, beside 4.3 us for a slice of memory. So all
-# rows on a local disk are sliced from a map right after its size is checked, which copies them, and are decoded from
-# the copy; on network file systems rows come by pread, neighbouring ones joined.
+# rows on a local disk are taken from a guarded map, whose file is looked at afterwards: if it was cut meanwhile, what
+# was taken is worth nothing. On network file systems rows come by pread, neighbouring ones joined.
 
 # From this size on, rows of a file that is not in the page cache are asked for before a map is touched: page faults
 # would read them 4 KiB at a time.
@@ -119,27 +121,33 @@ class ShardReader:
             row += num_samples
         if self._in_map:
             self._file.mapped()
-        return self._file.read(*self._span(row))
+        begin, end = self._span(row)
+        if self._in_map:
+            self._file.check_whole()
+        return self._file.read(begin, end)
 
     def sample(self, row: int) -> dict[str, Any]:
         """Return one sample, decoded. Raises FormatError naming shard, row and, where known, sample id."""
         mapped = self._file.mapped() if self._check is None and 0 <= row < self.num_samples else None
         if mapped is None:
-            sample = self.raw(row)
+            encoded = self.raw(row)
             try:
-                return self.decoder.one(sample)
+                return self.decoder.one(encoded)
             except FormatError as error:
                 raise FormatError(f"{self._where(row)}: {error}") from error
         begin, end = self._offsets[row], self._offsets[row + 1]
         if not begin <= end <= self._nbytes:
             raise self._changed()
         try:
-            return self._quick_row(mapped, begin, end)
+            sample = self._quick_row(mapped, begin, end)
         except MALFORMED:
             try:
-                return self.decoder.row(mapped, begin, end)  # which says what is wrong
+                sample = self.decoder.row(mapped, begin, end)  # which says what is wrong
             except FormatError as error:
+                self._file.check_whole()
                 raise FormatError(f"{self._where(row)}: {error}") from error
+        self._file.check_whole()
+        return sample
 
     def samples(self, rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         """Return several samples in the order of ``rows`` (int array, shape (n,); repeats are allowed).
@@ -151,11 +159,7 @@ class ShardReader:
         few = rows.tolist() if len(rows) < FEW and self._file.is_local else ()
         if few and self._check is None and min(few) >= 0 and max(few) < self.num_samples:
             return self._few(few, rows)
-        buffer, begins, ends = self._located(rows)
-        try:
-            return self.decoder.many(buffer, begins, ends)
-        except FormatError as error:
-            raise self._explained(error, rows) from error
+        return self._decoded(rows, self.decoder.many)
 
     def _few(self, numbers: list[int], rows: NDArray[np.integer[Any]]) -> list[dict[str, Any]]:
         offsets, decode = self._offsets, self.decoder.row
@@ -167,14 +171,17 @@ class ShardReader:
             return [self.sample(row) for row in numbers]
         try:
             if self._in_map:
-                return [decode(mapped, *self._span(row)) for row in numbers]
-            return [decode(mapped, offsets[row], offsets[row + 1]) for row in numbers]
+                samples = [decode(mapped, *self._span(row)) for row in numbers]
+            else:
+                samples = [decode(mapped, offsets[row], offsets[row + 1]) for row in numbers]
         except FormatError as error:
             raise self._explained(error, rows) from error
+        self._file.check_whole()
+        return samples
 
     def in_place(self) -> tuple[Callable[[Buffer, int, int], dict[str, Any]], Buffer, memoryview] | None:
         """What many rows of several shards are decoded with in one loop: the decoder's ``quick_row``, the file's map,
-        whose size was just checked, and where each row begins and the last one ends.
+        and where each row begins and the last one ends. What comes of it counts only after ``check_whole``.
 
         None where rows are to be read, asked for ahead, or checked with their hashes, or offsets are in the map.
         """
@@ -182,13 +189,13 @@ class ShardReader:
         mapped = None if takes_more else self._file.mapped()
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
+    def check_whole(self) -> None:
+        """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""
+        self._file.check_whole()
+
     def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """Return samples column-wise: arrays for fixed-size columns, else lists. Raises as ``samples``."""
-        buffer, begins, ends = self._located(rows)
-        try:
-            return self.decoder.columns_of(buffer, begins, ends)
-        except FormatError as error:
-            raise self._explained(error, rows) from error
+        return self._decoded(rows, self.decoder.columns_of)
 
     def gather(self, rows: NDArray[np.integer[Any]]) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
         """Copy the bytes of samples: (buffer, begins, ends), sample i being buffer[begins[i]:ends[i]].
@@ -198,8 +205,9 @@ class ShardReader:
         begins, ends = self._spans(rows)
         mapped = self._mapped(rows, begins, ends)
         if mapped is None:
-            return self._checked(rows, *self._read_rows(begins, ends))
+            return self._checked(rows, *self._file.read_rows(begins, ends))
         pieces = b"".join([mapped[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
+        self._file.check_whole()
         lengths = ends - begins
         ends = lengths.cumsum()
         return pieces, ends - lengths, ends
@@ -211,7 +219,9 @@ class ShardReader:
             mapped = self._file.mapped()
             if mapped is not None:
                 offsets = self._offsets
-                return [mapped[offsets[row] : offsets[row + 1]] for row in few]
+                pieces = [mapped[offsets[row] : offsets[row + 1]] for row in few]
+                self._file.check_whole()
+                return pieces
         joined, begins, ends = self.gather(rows)
         return [joined[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
 
@@ -219,7 +229,10 @@ class ShardReader:
         """Return the encoded size of each sample, shape (num_samples,)."""
         if self._in_map:
             self._file.mapped()
-        return self._ends.astype(np.int64) - self._begins.astype(np.int64)
+        nbytes = self._ends.astype(np.int64) - self._begins.astype(np.int64)
+        if self._in_map:
+            self._file.check_whole()
+        return nbytes
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -260,21 +273,28 @@ class ShardReader:
                 f"rows of shard {self.name!r}: {np.min(rows)} to {np.max(rows)} asked, "
                 f"it has {self.num_samples:,} samples"
             ) from None
-        if self._in_map and ((begins > ends) | (ends > self._file.nbytes)).any():
-            raise self._changed()
+        if self._in_map:
+            self._file.check_whole()
+            if ((begins > ends) | (ends > self._file.nbytes)).any():
+                raise self._changed()
         return begins, ends
 
-    def _located(self, rows: NDArray[np.integer[Any]]) -> tuple[Buffer, NDArray[np.int64], NDArray[np.int64]]:
+    def _decoded(self, rows: NDArray[np.integer[Any]], decode: Callable[..., T]) -> T:
         begins, ends = self._spans(rows)
-        mapped = self._mapped(rows, begins, ends)
-        if mapped is None:
-            return self._checked(rows, *self._read_rows(begins, ends))
-        return mapped, begins, ends
+        buffer: Buffer | None = self._mapped(rows, begins, ends)
+        if buffer is None:
+            buffer, begins, ends = self._checked(rows, *self._file.read_rows(begins, ends))
+        try:
+            found = decode(buffer, begins, ends)
+        except FormatError as error:
+            raise self._explained(error, rows) from error
+        self._file.check_whole()
+        return found
 
     def _mapped(
         self, rows: NDArray[np.integer[Any]], begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> mmap.mmap | None:
-        """The file's map, its size just checked, and the rows too; None where rows are to be read."""
+        """The file's map, in which the rows' hashes are checked; None where rows are to be read."""
         if self._advises:
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
                 self._file.advise(begin, end)
@@ -294,22 +314,6 @@ class ShardReader:
             self._check.many(rows, buffer, begins, ends, self._place)
         return buffer, begins, ends
 
-    def _read_rows(
-        self, begins: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-        if not len(begins):
-            return b"", begins, ends
-        breaks = np.flatnonzero(begins[1:] != ends[:-1])
-        if not len(breaks):
-            begin = int(begins[0])
-            return self._file.read(begin, int(ends[-1])), begins - begin, ends - begin
-        first = begins[np.concatenate(([0], breaks + 1))].tolist()
-        last = ends[np.concatenate((breaks, [len(ends) - 1]))].tolist()
-        joined = b"".join(map(self._file.read, first, last))
-        lengths = ends - begins
-        ends = lengths.cumsum()
-        return joined, ends - lengths, ends
-
     def _explained(self, error: FormatError, rows: NDArray[np.integer[Any]]) -> FormatError:
         """Find the first of ``rows`` that does not decode alone and name it."""
         for row in rows.tolist():
@@ -320,6 +324,7 @@ class ShardReader:
         return FormatError(f"shard {self.name!r}: {error}")
 
     def _changed(self) -> FormatError:
+        self._file.check_whole()
         return FormatError(
             f"shard {self.name!r}: {self.path} was good when it was opened, and its table of offsets is not any more: "
             "nothing may write into a dataset that is in use"

@@ -1,0 +1,137 @@
+"""Maps of files that somebody may cut: what is gone reads as zeros and is told, where else the process would end.
+
+Pages of a map behind the end of its file cannot be read: the kernel sends SIGBUS. However often the size is looked at,
+a file can be cut between the look and the copy. So the signal is taken: its handler puts zeros in place of the rest of
+that map and marks it; the copy goes on, and the reader, who looks at the size *after* each copy, raises an error that
+says what happened. Java does so for its mapped buffers (JDK-4454115). Every other SIGBUS goes to whoever had it before.
+
+The handler is called by the kernel in the thread that reads the map, in the middle of a copy, and is Python: that is
+sound because the signal is not asynchronous. The thread is where a call into C has it, as with any callback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import mmap
+import os
+import platform
+import signal
+import sys
+import weakref
+
+import numpy as np
+
+# Where siginfo_t and sigaction are known to look as below: Linux, glibc and musl.
+_KNOWN = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.maxsize > 2**32
+_CODE_AT, _SENDER_AT, _ADDRESS_AT = 8, 16, 16  # in siginfo_t; the second where a process has sent it
+_SA_SIGINFO = 4
+_MAP_FIXED = 0x10
+
+
+class _Action(ctypes.Structure):
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+CUT: list[weakref.ref[mmap.mmap]] = []
+"""Maps of which pages were replaced: none, as a rule, so that who reads need not ask ``was_cut``."""
+# Where each guarded map begins. Maps go from here when nobody has them any more.
+_begins: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
+_default = _Action()
+_previous = _Action()
+_found = _Action()
+
+
+def guarded(descriptor: int, nbytes: int) -> mmap.mmap | None:
+    """Map the first ``nbytes`` of a file for reading; None on a system where its pages cannot be guarded.
+
+    What is read from it counts only if the file is as long afterwards and ``was_cut`` denies.
+
+    Raises:
+        OSError, ValueError: the system grants no map, or the file is shorter than that.
+    """
+    if not _KNOWN:
+        return None
+    mapping = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ)
+    _begins[mapping] = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    stand_guard()
+    return mapping
+
+
+def was_cut(mapping: mmap.mmap) -> bool:
+    """Whether pages of a guarded map had to be replaced by zeros."""
+    return any(each() is mapping for each in CUT)
+
+
+def stand_guard() -> None:
+    """See to it that SIGBUS comes to this module first: others, such as workers of torch, take it when they begin."""
+    if _taken_by_another():
+        _sigaction(None, _previous)
+        _sigaction(_own, None)
+
+
+def _taken_by_another() -> bool:
+    _sigaction(None, _found)
+    return bool(_found.handler != _own.handler)
+
+
+def _on_bus_error(_number: int, told: int, _context: int) -> None:
+    was_replaced = False
+    try:
+        # Positive where the kernel itself says so.
+        if ctypes.c_int.from_address(told + _CODE_AT).value > 0:
+            was_replaced = _replace(ctypes.c_size_t.from_address(told + _ADDRESS_AT).value)
+    finally:  # whatever happens here: the same instruction must not come here for ever
+        if not was_replaced:
+            _pass_on(told)
+
+
+def _replace(address: int) -> bool:
+    """Put zeros in place of a guarded map's pages from ``address`` on; False where that is in none."""
+    for mapping, begin in list(_begins.items()):
+        if mapping.closed or not begin <= address < begin + _in_pages(len(mapping)):
+            continue
+        CUT.append(weakref.ref(mapping))  # before other threads can read a zero
+        at = address - address % mmap.PAGESIZE
+        nbytes = begin + _in_pages(len(mapping)) - at
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        return bool(_libc.mmap(at, nbytes, mmap.PROT_READ, flags, -1, 0) == at)
+    return False
+
+
+def _pass_on(told: int) -> None:
+    """Give the signal to whoever had it before, and if it comes here again, let it end the process."""
+    _sigaction(_previous, None)
+    ctypes.pointer(_previous)[0] = _default
+    # A fault comes again by itself when this returns; what a process has sent does not.
+    if ctypes.c_int.from_address(told + _CODE_AT).value <= 0:
+        os.kill(os.getpid(), signal.SIGBUS)
+
+
+def _in_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def _sigaction(new: _Action | None, old: _Action | None) -> None:
+    if _libc.sigaction(int(signal.SIGBUS), new and ctypes.byref(new), old and ctypes.byref(old)):
+        raise OSError(ctypes.get_errno(), "sigaction refused SIGBUS")
+
+
+def _stand_down() -> None:
+    """Before the interpreter goes, which the handler needs."""
+    if not _taken_by_another():
+        _sigaction(_previous, None)
+
+
+if _KNOWN:
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    _entry = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_bus_error)
+    _own = _Action(ctypes.cast(_entry, ctypes.c_void_p).value, flags=_SA_SIGINFO)
+    atexit.register(_stand_down)
