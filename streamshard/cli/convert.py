@@ -46,6 +46,7 @@ class _ConvertCommand(click.Command):
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--from", "kind", metavar="KIND", help="Kind of the sources (csv, mds, …).")
+@click.option("--records", metavar="KEY", help="Where in one JSON object the records are (data, or .).")
 @click.option(
     "--option", "recipe_options", multiple=True, metavar="NAME=VALUE", help="Of a recipe; repeatable."
 )

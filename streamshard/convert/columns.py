@@ -248,6 +248,11 @@ def plan_columns(
             raise ConvertError(
                 f"{len(plain_keys)} columns, more than the {room} there is room for; leave some out with --drop"
             )
+        if json_rest is None and num_records == 1:
+            raise ConvertError(
+                f"the only record is an object of {len(plain_keys)} keys, more than the {room} columns there is room"
+                " for; if each of them is a record, say --records ."
+            )
         if json_rest is None:
             rarest = ", ".join(f"{key!r} ({keys[key].count} records)" for key in reversed(common[-10:]))
             raise ConvertError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from collections import Counter
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.files import FILE_ENCODINGS
+from streamshard.convert.json_members import WHOLE
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.runs import RunsOfKeys
 from streamshard.convert.sources import Source
@@ -39,6 +39,7 @@ class Findings:
         self._ids = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 lives as long as this object
         self.image_like: Counter[str] = Counter()
         self.file_like: Counter[str] = Counter()
+        self.media: Counter[str] = Counter()
         self.met: set[str] = set()
         self.tars = False
         self.held: list[tuple[Source, str, int]] = []
@@ -97,6 +98,12 @@ class Findings:
                 f"values of {', '.join(map(repr, keys))} look like names of audio or video files, which are kept as"
                 f" text: {options} stores the files, --file-key none says that it is meant so"
             )
+        if self.media:
+            keys = [key for key, _ in self.media.most_common(_LISTED_KEYS)]
+            found.append(
+                f"messages under {', '.join(map(repr, keys))} name audio or video, which is not looked for inside"
+                " messages: list the files under a key of their own, and name it with --file-key"
+            )
         several = [name for name, encoding in encodings.items() if encoding == FILE_ENCODINGS[1]]
         if several:
             found.append(
@@ -123,8 +130,8 @@ class Findings:
         found += [f"{option} {key}: no record has this key" for option, key in named if key not in self.met]
         if num_records == 1:
             found += [
-                f"{source.name} is one object and so one sample; its {key!r} holds {count} objects: if these are the"
-                f" samples, write them alone (jq -c '.[{json.dumps(key)}][]' FILE)"
+                f"{source.name} is one object and so one sample; {_held(key)} holds {count} objects: if these are the"
+                f" samples, say --records {shlex.quote(key)}"
                 for source, key, count in self.held
             ]
         repeated = count_repeated(self._ids)
@@ -156,6 +163,10 @@ class Findings:
             more = f" and {len(names) - _LISTED_SOURCES} more" if len(names) > _LISTED_SOURCES else ""
             found.append(f"no records in {', '.join(names[:_LISTED_SOURCES])}{more}")
         return found
+
+
+def _held(key: str) -> str:
+    return "it" if key == WHOLE else f"its {key!r}"
 
 
 def _images(count: int) -> str:

@@ -24,6 +24,15 @@ _WHAT_TO_INSTALL = {
     "heic": "Pillow reads no HEIC without the package pillow-heif; convert the file to JPEG or PNG",
     "avif": "this Pillow reads no AVIF; install a Pillow with AVIF (11.3 or newer) or the package pillow-avif-plugin",
 }
+_PAGE = "a web page: a download that failed?"
+_OTHERS = {
+    b"<!doctype html": _PAGE, b"<html": _PAGE,
+    b"<svg": "SVG, which has no pixels", b"<?xml": "XML or SVG, which has no pixels",
+    b"%pdf": "a PDF document", b"pk\3\4": "a ZIP archive", b"\x1f\x8b": "a gzip file", b"8bps": "a Photoshop file",
+    b"version https://git-lfs": "a Git LFS pointer: `git lfs pull` fetches the file",
+    b"\xff\x0a": "JPEG XL", b"\0\0\0\x0cjxl ": "JPEG XL",
+    b"{": "JSON: the answer of a server?", b"/9j/": "base64 text of a JPEG", b"ivborw0kggo": "base64 text of a PNG",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     except UnidentifiedImageError:
         hint = _WHAT_TO_INSTALL.get(sniffed)
         what = f"content is {sniffed.upper()}, which cannot be decoded here: {hint}" if hint else (
-            f"content is not a readable image (it starts with {content[:8].hex(' ')})"
+            f"content is not a readable image ({_described(content)})"
         )  # fmt: skip
         raise RecordProblem(
             UNREADABLE_IMAGE, f"{what}; --no-check stores files without decoding them"
@@ -90,6 +99,19 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
             UNREADABLE_IMAGE, f"cannot be decoded ({type(error).__name__}: {str(error)[:200]})"
         ) from error
     return ImageFacts(found, animated)
+
+
+def _described(content: bytes) -> str:
+    """What bytes are that no decoder knows."""
+    head = content[:HEAD_NBYTES].lstrip()
+    for begins, what in _OTHERS.items():
+        if head.lower().startswith(begins):
+            return f"it is {what}"
+    if content[4:8] == b"ftyp":
+        return "it is a video"
+    if not any(content):
+        return f"all of its {len(content)} bytes are zero"
+    return f"it starts with {content[:8].hex(' ')}"
 
 
 def _check_pixels(size: tuple[int, int], max_pixels: int) -> None:

@@ -157,7 +157,7 @@ class _Job:
         if options.fetch is not None and find_spec("aiohttp") is None:
             raise ConvertError("--fetch needs aiohttp: pip install 'streamshard[http]'")
         self._origins = find_origins(
-            options.sources, options.storage_options, options.kind, options.recipe_options
+            options.sources, options.storage_options, options.kind, options.recipe_options, options.records
         )
         if options.image_root is not None:
             open_place(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,48 +14,30 @@ _BLOCK = 1 << 20
 # An error this far before the end of the window is one of the text, not of a token that the window has cut.
 _TORN_TOKEN = 64
 _WHITESPACE = " \t\r\n"
+_MARK = re.compile(r'["\[\]{}]')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def array_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], None]) -> None:
     with path.open("rb") as source, target.open("wb", buffering=_BLOCK) as lines:
-        for element in _array_elements(source, name, advance):
-            # Line ends between tokens mean nothing; inside strings the parser has refused them.
-            lines.write(element.replace("\r", " ").replace("\n", " ").encode("utf-8") + b"\n")
+        text = TextWindow(source, name, advance)
+        number = 0
+        for number in text.places("[]"):
+            lines.write(as_line(text.element(number)))
+        if text.next_character():
+            raise ConvertError(
+                f"source {name!r}: text follows the end of the JSON array ({number} elements); expected one JSON array,"
+                " or one JSON object {…} a line"
+            )
 
 
-def _array_elements(source: BinaryIO, name: str, advance: Callable[[int], None]) -> Iterator[str]:
-    """The texts of the elements of one JSON array, read in blocks: memory is bounded by the longest element."""
-    text = _TextWindow(source, name, advance)
-    if text.next_character() != "[":
-        raise ConvertError(f"source {name!r}: expected a JSON array")
-    text.skip(1)
-    number = 0
-    if text.next_character() == "]":
-        text.skip(1)
-    else:
-        while True:
-            number += 1
-            yield text.element(number)
-            mark = text.next_character()
-            if mark == ",":
-                text.skip(1)
-            elif mark == "]":
-                text.skip(1)
-                break
-            else:
-                raise ConvertError(
-                    f"source {name!r}: the JSON array is broken after element {number}:"
-                    f" expected ',' or ']', found {mark!r}" + ("" if mark else " (the file was cut)")
-                )
-    if text.next_character():
-        raise ConvertError(
-            f"source {name!r}: text follows the end of the JSON array ({number} elements); expected one JSON array, or"
-            " one JSON object {…} a line"
-        )
+def as_line(element: str) -> bytes:
+    """The text of a JSON value as a line: line ends between tokens mean nothing, and strings have none."""
+    return element.replace("\r", " ").replace("\n", " ").encode("utf-8") + b"\n"
 
 
-class _TextWindow:
-    """The part of a UTF-8 file around the parser's position."""
+class TextWindow:
+    """The part of a UTF-8 file around the parser's position; the file is read in blocks, and only once."""
 
     def __init__(self, source: BinaryIO, name: str, advance: Callable[[int], None]) -> None:
         import codecs
@@ -93,6 +76,60 @@ class _TextWindow:
     def skip(self, count: int) -> None:
         self._at += count
 
+    def places(self, brackets: str) -> Iterator[int]:
+        """Go through an array (``"[]"``) or object (``"{}"``): the number of each element, which the caller takes."""
+        what = "array" if brackets == "[]" else "object"
+        if self.next_character() != brackets[0]:
+            raise ConvertError(f"source {self._name!r}: expected a JSON {what}")
+        self.skip(1)
+        number = 0
+        while self.next_character() != brackets[1] or number:
+            number += 1
+            yield number
+            mark = self.next_character()
+            if mark == brackets[1]:
+                break
+            if mark != ",":
+                raise ConvertError(
+                    f"source {self._name!r}: the JSON {what} is broken after element {number}:"
+                    f" expected ',' or {brackets[1]!r}, found {mark!r}{'' if mark else ' (the file was cut)'}"
+                )
+            self.skip(1)
+        self.skip(1)
+
+    def key(self, number: int) -> str:
+        """Take the key of a member and the colon behind it; gives its JSON text."""
+        mark = self.next_character()
+        key = self.element(number) if mark == '"' else ""
+        if not key or self.next_character() != ":":
+            raise ConvertError(
+                f"source {self._name!r}: the JSON object is broken at element {number}: expected a key in double quotes"
+                f" and a colon, found {mark!r}{'' if mark else ' (the file was cut)'}"
+            )
+        self.skip(1)
+        return key
+
+    def skip_value(self, number: int) -> None:
+        """Pass over one JSON value, of any size, without keeping it."""
+        if self.next_character() not in ("[", "{"):
+            self.element(number)
+            return
+        depth = 0
+        while True:
+            mark = _MARK.search(self._text, self._at)
+            self._at = len(self._text) if mark is None else mark.start()
+            if mark is not None and mark.group() != '"':
+                self._at += 1
+                depth += 1 if mark.group() in "[{" else -1
+                if not depth:
+                    return
+                continue
+            string = _STRING.match(self._text, self._at)
+            if string is not None:
+                self._at = string.end()
+            elif not self._more(max(_BLOCK, len(self._text) - self._at)):
+                raise ConvertError(f"source {self._name!r}: element {number} is cut")
+
     def element(self, number: int) -> str:
         """Take one JSON value."""
         self.next_character()
@@ -100,7 +137,7 @@ class _TextWindow:
             try:
                 _, end = json.JSONDecoder().raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                failure = f"broken JSON in element {number} of the array: {error.msg}"
+                failure = f"broken JSON in element {number}: {error.msg}"
                 if error.pos < len(self._text) - _TORN_TOKEN and not error.msg.startswith("Unterminated"):
                     raise ConvertError(f"source {self._name!r}: {failure}") from None
             except (RecursionError, ValueError) as error:

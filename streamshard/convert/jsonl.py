@@ -157,7 +157,10 @@ def broken_json_text(error: json.JSONDecodeError) -> str:
 def _meant(text: str, place: int) -> str:
     rest = text[place:].strip()
     if _is_open(text, rest):
-        return "; an object over several lines? JSONL has one a line (`jq -c . FILE` writes it so)"
+        return (
+            "; an object over several lines? JSONL has one a line (`jq -c . FILE` writes it so); --records KEY takes"
+            " the records that one object holds under a key, --records . those under all of its keys"
+        )
     if rest == ",":
         return "; JSONL has one object a line and no comma behind it"
     if rest.startswith("{"):

@@ -99,6 +99,7 @@ class MergedScan:
             self.findings.add_tags(source, lines, chunk.tags)
             self.findings.image_like += chunk.image_like
             self.findings.file_like += chunk.file_like
+            self.findings.media += chunk.media
             self.findings.met |= chunk.met
             self.findings.held += [(source, name, count) for name, count in chunk.held.items()]
         for source, records in zip(self._sources, records_of, strict=True):

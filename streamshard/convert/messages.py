@@ -5,6 +5,10 @@
     {"type": "image", "image": REF}, {"image": REF}             Qwen
     {"type": "image", "url" | "path" | "base64": REF}           Transformers
     {"type": "image", "source": {"data" | "url": REF}}          Anthropic
+    {"inline_data": {"mime_type": "image/…", "data": REF}}      Gemini, also inlineData and mimeType; in "parts"
+    {"image": {"source": {"bytes": REF}}}                       Bedrock
+    {"role": …, "images": [REF, …]}                             Ollama
+    {"type": "file", "mediaType": "image/…", "data": REF}       AI SDK
     {"type": "image"}                                           a mark for an image that stands elsewhere
 
 The chat stays as it is, but for the content of images that stands in it: a data URI keeps its head alone, since the
@@ -16,9 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_CONTENT_KEYS = ("content", "value")
+_CONTENT_KEYS = ("content", "value", "parts")
 _TYPES = frozenset(("image", "image_url", "input_image"))
-_HOLDERS = ("image_url", "image", "source", "url", "path", "base64", "data", "bytes")
+_MEDIA_TYPES = ("mime_type", "mimeType", "media_type", "mediaType")
+_INLINE = ("inline_data", "inlineData")
+_HOLDERS = ("image_url", "image", "source", *_INLINE, "url", "path", "base64", "data", "bytes")
+BASE64_HOLDERS = ("base64", "data", "bytes")
+"""The keys whose text is base64 without a head."""
 
 
 class ImagePart:
@@ -26,10 +34,10 @@ class ImagePart:
 
     __slots__ = ("holder", "key", "value")
 
-    def __init__(self, holder: dict[str, Any], key: str) -> None:
-        self.holder = holder
+    def __init__(self, holder: dict[str, Any] | list[Any], key: Any) -> None:
+        self.holder: Any = holder
         self.key = key
-        self.value = holder[key]
+        self.value = self.holder[key]
 
     def empty(self) -> None:
         """Take the content of the image out of the chat; a path or URL stays."""
@@ -43,7 +51,8 @@ class ImagePart:
 def is_messages(value: Any) -> bool:
     """Whether a value of a record is a list of messages, or of parts of one."""
     return type(value) is list and all(
-        type(item) is dict and not item.keys().isdisjoint(("role", "from", "content", "value", "type"))
+        type(item) is dict
+        and not item.keys().isdisjoint(("role", "from", "content", "value", "type", "parts"))
         for item in value
     )
 
@@ -53,11 +62,13 @@ def holds_parts(value: Any) -> bool:
     if type(value) is not list:
         return False
     for item in value:
+        if type(item) is list and holds_parts(item):
+            return True
         if type(item) is not dict:
             continue
-        if ("type" in item or "image" in item) and _is_part(item):
+        if _is_part(item):
             return True
-        for key in _CONTENT_KEYS:
+        for key in (*_CONTENT_KEYS, "images"):
             if type(item.get(key)) is list:
                 return True
     return False
@@ -70,7 +81,11 @@ def take_parts(messages: list[Any]) -> tuple[list[Any], list[ImagePart], int]:
     marks = 0
     for message in messages:
         made = message
-        if type(message) is dict and _is_part(message):
+        if type(message) is list:
+            made, more, bare = take_parts(message)
+            parts += more
+            marks += bare
+        elif type(message) is dict and _is_part(message):
             made = _part(message, parts)
             marks += made is message
         elif type(message) is dict:
@@ -81,6 +96,9 @@ def take_parts(messages: list[Any]) -> tuple[list[Any], list[ImagePart], int]:
                     made = {**made, key: inner}
                     parts += more
                     marks += bare
+            if type(message.get("images")) is list and "role" in message:
+                made = {**made, "images": (beside := list(message["images"]))}
+                parts += [ImagePart(beside, place) for place in range(len(beside))]
         copied.append(made)
     return copied, parts, marks
 
@@ -88,9 +106,19 @@ def take_parts(messages: list[Any]) -> tuple[list[Any], list[ImagePart], int]:
 def _is_part(item: dict[str, Any]) -> bool:
     kind = item.get("type")
     if type(kind) is str:
-        return kind in _TYPES
-    # Qwen's short form, beside {"text": …}; a message has a role or the like.
-    return isinstance(item.get("image"), str) and not {"role", "from"} & item.keys()
+        return kind in _TYPES or (kind == "file" and _is_image_type(item))
+    image = item.get("image")
+    if image is not None:
+        # Qwen's short form, beside {"text": …}, or Bedrock's; a message has a role or the like.
+        known = type(image) is str or (type(image) is dict and "source" in image)
+        return known and not {"role", "from"} & item.keys()
+    return any(_is_image_type(item[key]) for key in _INLINE if key in item)
+
+
+def _is_image_type(value: Any) -> bool:
+    """Whether a file in a message says that it is an image."""
+    kinds = [value.get(key) for key in _MEDIA_TYPES] if type(value) is dict else []
+    return any(type(kind) is str and kind.startswith("image/") for kind in kinds)
 
 
 def _part(item: dict[str, Any], parts: list[ImagePart]) -> dict[str, Any]:
@@ -112,3 +140,15 @@ def _places(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             yield from _places(inner)
         elif key in made:
             yield made, key
+
+
+def names_media(value: Any) -> bool:
+    """Whether a value is messages with parts that name audio or video files, which are not looked for."""
+    if type(value) is list:
+        return any(map(names_media, value))
+    if type(value) is not dict:
+        return False
+    kind = value.get("type")
+    if type(kind) is str and kind.removesuffix("_url") in ("audio", "video"):
+        return any(type(item) in (str, dict) for key, item in value.items() if key not in ("type", "text"))
+    return any(names_media(value.get(key)) for key in _CONTENT_KEYS)

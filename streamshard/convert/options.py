@@ -59,6 +59,8 @@ class ConvertOptions:
         costs: pairs of a cost's name and the key of the records that tells it, for the index: whole numbers count for
             themselves, lists for their elements, null and a missing key for 0.
         sample_hash: hash of every single sample, in a small file beside each shard; ``None``: none.
+        records: where in the one JSON object of each source its records are: a key, keys with ``/`` between them, or
+            ``"."`` for the members of the object itself; ``""``: the sources are no such objects.
         recipe_options: pairs of an option of a recipe and its value, see :mod:`streamshard.convert.recipe`.
         like: pairs of column and encoding of the dataset that is added to; found by the conversion itself.
         part: the part of the records that is wanted, see :func:`streamshard.convert.job.convert_splits`.
@@ -100,6 +102,7 @@ class ConvertOptions:
     append: bool = False
     resume: bool = True
     kind: str | None = None
+    records: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     drop: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
@@ -281,6 +284,7 @@ class ConvertOptions:
         # Only where there are some: a job without any is the same as it was before there were these options.
         more = {
             "kind": self.kind,
+            "records": self.records,
             "file_keys": list(self.file_keys),
             "columns": [list(pair) for pair in self.columns],
             "drop": list(self.drop),

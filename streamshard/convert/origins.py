@@ -82,15 +82,18 @@ def find_origins(
     storage_options: Mapping[str, Any] | None,
     kind: str | None = None,
     recipe_options: Sequence[tuple[str, str]] = (),
+    records: str = "",
 ) -> list[Origin]:
     """Look all inputs up; where two files have one name, their names are as much of their paths as tells them apart.
 
     Args:
         kind: one of :data:`KINDS` for all of them; ``None``: told by what they are.
         recipe_options: pairs of an option of a recipe and its value.
+        records: where in the JSON object of a file its records are, see :mod:`streamshard.convert.json_members`.
 
     Raises:
-        ConvertError: one does not exist, is of no known kind, or holds nothing; options without a recipe.
+        ConvertError: one does not exist, is of no known kind, or holds nothing; options without a recipe; ``records``
+            of something else than JSON.
         StorageError: a URL that cannot be reached.
     """
     origins = [
@@ -102,6 +105,13 @@ def find_origins(
         raise ConvertError(
             f"--option {recipe_options[0][0]}: no source is a recipe, so nothing takes options"
         )
+    if records:
+        for origin in origins:
+            if origin.kind != "jsonl":
+                raise ConvertError(
+                    f"--records {records}: source {origin.name!r} is {origin.kind}, and only JSON has records inside"
+                )
+        origins = [replace(origin, detail=records) for origin in origins]
     names = _short_names({public_url(origin.location) for origin in origins})
     return [
         origin if origin.kind == RECIPE else replace(origin, name=names[public_url(origin.location)])

@@ -11,6 +11,7 @@ import difflib
 import errno
 import os
 import posixpath
+import re
 import stat
 import unicodedata
 from functools import lru_cache
@@ -232,12 +233,15 @@ class LocalImages:
         folder, base = os.path.split(located.name)
         names = self._entries(folder)
         meant = self._meant_path(located.name)
+        several = [f"{folder}/{name.strip()}" for name in re.split(r"[;|,]", base)]
         if meant:
             hint = f"{shorten(meant)} does: mend the reference"
+        elif len(several) > 1 and all(map(os.path.isfile, several)):
+            hint = f'these are {len(several)} files that do: several images of a record are a list, ["a.jpg", "b.jpg"]'
         elif names is None:
             hint = f"the folder {shorten(folder)} does not exist either"
         else:
-            near = nearby_names(base, names)
+            near = nearby_names(base.rpartition("\\")[2], names)
             hint = (
                 f"nearby: {', '.join(repr(name) for name in near)}"
                 if near

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 import xxhash
 
 from streamshard.convert.columns import KeyTally, json_text
-from streamshard.convert.files import file_like_keys
+from streamshard.convert.files import file_like_keys, media_keys
 from streamshard.convert.image_scan import CheckedImage
+from streamshard.convert.likeness import image_like_keys
 from streamshard.convert.located import joined_digest, kept_references
-from streamshard.convert.origins import IMAGE_SUFFIXES
 from streamshard.convert.places import Located
-from streamshard.convert.references import NO_IMAGES, Embedded, count_image_tags
+from streamshard.convert.references import NO_IMAGES, REJECTED, Embedded, count_image_tags
 from streamshard.convert.runs import EVERY
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
@@ -25,7 +25,6 @@ _RECORDS_AT_ONCE = 64
 _NBYTES_AT_ONCE = 1 << 20
 # So many records of a chunk are looked at for images under keys that nobody has named.
 _LOOKED_AT = 64
-_LONGEST_PATH = 4096
 
 
 @dataclass(slots=True)
@@ -84,10 +83,11 @@ class RecordTally:
         if self._shaping.looks_for_files:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 tally.file_like.update(file_like_keys(record.shaped.values, record.shaped.references))
+                tally.media.update(media_keys(record.shaped.values))
         if self._shaping.image_keys != NO_IMAGES:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 shaped = record.shaped
-                tally.image_like.update(_image_like_keys(shaped.values, shaped.references))
+                tally.image_like.update(image_like_keys(shaped.values, shaped.references))
             for record in records:
                 self._add_tags(record)
         if self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
@@ -185,10 +185,21 @@ class RecordTally:
             num_images -= sum([place.as_is for place in record.located])
         tags, any_tag = count_image_tags(record.text)
         tags += found.marks
+        if tags != num_images:
+            tags -= _tags_of_the_rejected(record.shaped.values)
         # An image that stands inside a message needs no mark.
         marked = num_images if tags else num_images - found.in_place
         if tags or any_tag or marked:
             self._tally.tags.add(record.line, tags, any_tag or tags > 0, marked)
+
+
+def _tags_of_the_rejected(values: Mapping[str, Any]) -> int:
+    """The ``<image>`` tags of answers that were not chosen: of a preference, both tell of the same images."""
+    return sum(
+        count_image_tags(repr(value).encode("utf-8", "replace"))[0]
+        for key, value in values.items()
+        if key.startswith(REJECTED)
+    )
 
 
 def _compared_nbytes(images: Sequence[CheckedImage]) -> int:
@@ -199,17 +210,3 @@ def _compared_nbytes(images: Sequence[CheckedImage]) -> int:
             return NOT_COMPARED
         total += image.compared_nbytes
     return total
-
-
-def _image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
-    """The keys of a record whose value looks like the name of an image file, though it is not taken for one."""
-    return [
-        key
-        for key, value in values.items()
-        if type(value) is str
-        and len(value) <= _LONGEST_PATH
-        and value.lower().endswith(IMAGE_SUFFIXES)
-        and key not in references
-        # What stands beside stored images is their path.
-        and key.removesuffix("_path") not in references
-    ]

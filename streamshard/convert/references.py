@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import binascii
+import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
-from streamshard.convert.messages import holds_parts, is_messages, take_parts
+from streamshard.convert.messages import BASE64_HOLDERS, holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
@@ -22,8 +24,13 @@ DATA_URI_REFERENCE = "data:"
 NESTED_KEY = "images"
 """The column of images that stand inside messages."""
 
+REJECTED = "rejected"
+"""How the keys of answers begin that were not chosen, of a preference; the same images belong to the chosen one."""
+
 _IMAGE_ENDINGS = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"))
 _FILE_KEYS = {"bytes", "path"}
+# An object with one of these alone is what it says.
+_NAME_KEYS = frozenset(("url", "image", "image_url", "image_path", "file_name", "filename", "file", "src"))
 _HOLDERS = frozenset((bytes, dict, list))
 # Formats whose first bytes are no accident.
 _SURE_FORMATS = frozenset(("jpeg", "png", "gif", "webp", "heic", "avif"))
@@ -101,8 +108,10 @@ def _add_images(
         if key not in record or key in settled:
             continue
         value = record[key]
-        if value is None or value == "" or value == []:
+        if value is None or value == "" or value == [] or value != value:
             continue
+        if image_keys and type(value) is str and value[:1] == "[":
+            value = listed_in_text(value)
         if image_keys and is_messages(value):
             _take_nested(found, key, value)
         else:
@@ -114,8 +123,14 @@ def _add_images(
             (key, value) for key, value in record.items() if type(value) in _HOLDERS and key not in settled
         ]
         for key, value in holders:
-            if type(value) is list and key not in found.images:
+            if key in found.images:
+                continue
+            if type(value) is list:
                 _take_nested(found, key, value)
+            elif type(value) is dict and is_messages([value]):
+                _take_nested(found, key, [value])
+                if found.record is not record and found.record[key] is not value:
+                    found.record[key] = found.record[key][0]
     if len(found.images) > 1 and not image_keys:
         raise RecordProblem(
             TWO_IMAGE_KEYS,
@@ -141,7 +156,8 @@ def _take_nested(found: References, key: str, value: Any) -> None:
     if not holds_parts(value):
         return
     messages, parts, marks = take_parts(value)
-    found.marks += marks
+    if not key.startswith(REJECTED):
+        found.marks += marks
     if not parts:
         return
     if NESTED_KEY in found.images and not found.in_place:
@@ -153,7 +169,7 @@ def _take_nested(found: References, key: str, value: Any) -> None:
     images: list[Reference] = []
     for part in parts:
         reference = _as_reference(f"an image inside {key!r}", part.value)
-        if isinstance(reference, str) and part.key in ("base64", "data") and reference[:5].lower() != "data:":
+        if isinstance(reference, str) and part.key in BASE64_HOLDERS and reference[:5].lower() != "data:":
             reference = Embedded(decode_base64(reference, f"an image inside {key!r}"), DATA_URI_REFERENCE)
         if isinstance(reference, Embedded) or reference[:5].lower() == DATA_URI_REFERENCE:
             part.empty()
@@ -188,6 +204,8 @@ def _names_image(key: str) -> bool:
 
 
 def _as_references(key: str, value: object) -> list[Reference]:
+    if type(value) is str and value[:1] in ("[", "{"):
+        value = listed_in_text(value)
     if type(value) is str and value:
         return [_base64_image(value) or value]
     if isinstance(value, list):
@@ -195,7 +213,25 @@ def _as_references(key: str, value: object) -> list[Reference]:
     return [_as_reference(repr(key), value)]
 
 
+def listed_in_text(text: str) -> object:
+    """The list or object that a text has, as a cell of a table holds it: in JSON, or as Python writes it (pandas).
+
+    The text itself where it is neither: a name may begin with a bracket.
+    """
+    if not text.rstrip().endswith(("]", "}")):
+        return text
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return found if isinstance(found, (list, dict)) else text
+    return text
+
+
 def _as_file(key: str, value: object) -> list[Reference]:
+    if type(value) is str and value[:1] in ("[", "{"):
+        value = listed_in_text(value)
     try:
         if isinstance(value, list):
             return [_as_reference(f"{key}[{place}]", item, _FILE_HINT) for place, item in enumerate(value)]
@@ -209,6 +245,8 @@ def _as_reference(place: str, value: object, hint: str | None = None) -> Referen
         return value if hint is not None else _base64_image(value) or value
     if isinstance(value, bytes):
         return Embedded(value)
+    if isinstance(value, dict) and len(value) == 1 and not _NAME_KEYS.isdisjoint(value):
+        value = {"path": next(iter(value.values()))}
     if isinstance(value, dict) and is_file_value(value):
         content, path = value.get("bytes"), value.get("path")
         if isinstance(content, str) and content:

@@ -19,6 +19,7 @@ from streamshard.convert.files import as_file
 from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
+from streamshard.convert.json_members import WHOLE
 from streamshard.convert.messages import is_messages
 from streamshard.convert.places import Located
 from streamshard.convert.problems import (
@@ -209,7 +210,12 @@ class _Scan:
 
 
 def held_objects(values: Mapping[str, Any]) -> dict[str, int]:
-    """Key → number of objects, for the values of a record that may be what was meant as records."""
+    """Key → number of objects, for the values of a record that may be what was meant as records.
+
+    Of a record that is itself an object with a key for each record, ``"."``.
+    """
+    if len(values) > 1 and all(type(value) is dict for value in values.values()):
+        return {WHOLE: len(values)}
     return {
         key: len(value)
         for key, value in values.items()

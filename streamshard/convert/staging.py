@@ -91,7 +91,7 @@ def stage_input(task: StageTask, advance: Advance) -> int:
 
 def in_place(origin: Origin) -> Source | None:
     """The source that a plain local JSONL file is as it lies there; ``None`` for any other input."""
-    if origin.kind != "jsonl" or not is_local(origin.location):
+    if origin.kind != "jsonl" or origin.detail or not is_local(origin.location):
         return None
     path = Path(origin.location)
     with path.open("rb") as file:
@@ -178,7 +178,14 @@ class _Staging:
             lines = self._directory / f"{task.stem}.lines"
             tar_to_lines(path, lines, origin.name, self._read)
             return [self._lines(lines, kind=TAR, unit="sample", aside=str(path))]
-        if first_character(path, origin.name) == "[":
+        first = first_character(path, origin.name)
+        if origin.detail:
+            from streamshard.convert.json_members import members_to_lines
+
+            lines = self._directory / f"{task.stem}.lines"
+            members_to_lines(path, lines, origin.name, origin.detail, self._read)
+            return [self._lines(lines, unit="record")]
+        if first == "[":
             lines = self._directory / f"{task.stem}.lines"
             array_to_lines(path, lines, origin.name, self._read)
             return [self._lines(lines, unit="element")]

@@ -19,7 +19,7 @@ from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally4"
+_MAGIC = b"sstally5"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1
@@ -88,7 +88,7 @@ class ChunkTally:
 
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
     ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored,
-    ``file_like`` those that look like an audio or video file;
+    ``file_like`` those that look like an audio or video file, ``media`` those that are messages which name some;
     ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
     that hold objects, with their number.
     """
@@ -109,6 +109,7 @@ class ChunkTally:
     runs: RunsOfKeys = field(default_factory=RunsOfKeys)
     image_like: Counter[str] = field(default_factory=Counter)
     file_like: Counter[str] = field(default_factory=Counter)
+    media: Counter[str] = field(default_factory=Counter)
     met: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
 
@@ -134,6 +135,7 @@ class ChunkTally:
             "runs": self.runs.to_json(),
             "image_like": dict(self.image_like),
             "file_like": dict(self.file_like),
+            "media": dict(self.media),
             "met": sorted(self.met),
             "held": self.held,
         }
@@ -215,6 +217,7 @@ class SavedChunk:
         self.runs = parse_runs(heading["runs"])
         self.image_like: Counter[str] = Counter(heading["image_like"])
         self.file_like: Counter[str] = Counter(heading["file_like"])
+        self.media: Counter[str] = Counter(heading["media"])
         self.met: set[str] = set(heading["met"])
         self.held: dict[str, int] = heading["held"]
 

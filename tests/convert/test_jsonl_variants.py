@@ -100,7 +100,72 @@ def test_one_object_that_holds_the_records_is_pointed_out(tmp_path):
     assert summary.samples == 1
     (warning,) = summary.warnings
     assert "in.json is one object" in warning
-    assert """jq -c '.["data"][]' FILE""" in warning
+    assert "its 'data' holds 2 objects" in warning
+    assert "--records data" in warning
+
+
+KEYED = {str(row["id"]): {"t": row["t"]} for row in ROWS}
+INSIDE: dict[str, tuple[str, Any]] = {
+    "list": ("data", {"version": "1", "data": ROWS, "end": [[{}], "}"]}),
+    "deeper": ("a/b", {"b": 1, "a": {"c": ["\\"], "b": ROWS}}),
+    "keyed": (".", KEYED),
+    "keyed-deeper": ("data", {"n": "]", "data": KEYED}),
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", list(INSIDE))
+def test_records_inside_an_object_are_taken_where_it_is_said(tmp_path, name, indent):
+    way, content = INSIDE[name]
+    summary = converted(tmp_path, BOM + json.dumps(content, indent=indent).encode(), "in.json", records=way)
+    assert not summary.warnings
+    keyed = [{"__key__": key, **row} for key, row in KEYED.items()]
+    assert list(LocalDataset(tmp_path / "out")) == (keyed if name.startswith("keyed") else ROWS)
+
+
+def test_a_value_under_a_key_is_a_record_of_both(tmp_path):
+    converted(tmp_path, b'{"a": "x", "b" : [1, {}], "c": {}}\n', records=".")
+    assert list(LocalDataset(tmp_path / "out")) == [
+        {"__key__": "a", "value": "x"},
+        {"__key__": "b", "value": [1, {}]},
+        {"__key__": "c", "value": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "way", "message"),
+    [
+        (b'{"a": [], "b": 1}', "c", "--records c: no key 'c'; there are: 'a', 'b'"),
+        (b'{"a": "x"}', "a", "what --records a leads to begins with '\"', expected a JSON object or array"),
+        (b'{"a": [1]}', "a/b", r"what --records a/b leads to begins with '\['"),
+        (b"[1]", "a", r"the file begins with '\['"),
+        (b'{"a": [{"n": 1}, {"n"', "a", "in.jsonl.*broken JSON in element 2"),
+        (b'{"a": [{"n": 1}]', "a", "the file was cut"),
+        (b'{"a": [{"n": 1}], "b": {"c": [', "a", "element 2 is cut"),
+        (b'{"a": [{"n": 1}], "b": "x', "a", "in.jsonl"),
+        (b'{"a": [{"n": 1}]} {}', "a", "text follows the end of the JSON object"),
+        (b'{"a": [{"n": 1}], "a": []}', "a", "key 'a' stands twice"),
+        (b'{"a": [{"n": 1}, 5]}', "a", "in.jsonl: record 2: found a number"),
+        (b'{1: {"n": 1}}', ".", "expected a key in double quotes"),
+    ],
+)
+def test_what_is_wrong_inside_an_object_is_named(tmp_path, content, way, message):
+    with pytest.raises(ConvertError, match=message):
+        converted(tmp_path, content, records=way)
+
+
+def test_records_inside_are_of_json_alone(tmp_path):
+    with pytest.raises(ConvertError, match=r"--records a: source 'in\.csv' is csv"):
+        converted(tmp_path, b"a,b\n1,2\n", "in.csv", records="a")
+
+
+def test_an_object_with_a_key_for_each_record_is_pointed_out(tmp_path):
+    (warning,) = converted(tmp_path, json.dumps(KEYED).encode()).warnings
+    assert "it holds 2 objects" in warning
+    assert "--records ." in warning
+    many = json.dumps({str(n): {"t": "x"} for n in range(300)}).encode()
+    with pytest.raises(ConvertError, match=r"an object of 300 keys.*say --records \."):
+        converted(tmp_path, many, overwrite=True)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ CHATS = {
     "transformers-url": {"type": "image", "url": "a.png"},
     "transformers-base64": {"type": "image", "base64": TEXT},
     "anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": TEXT}},
+    "gemini": {"inline_data": {"mime_type": "image/png", "data": TEXT}},
+    "gemini-camel": {"inlineData": {"mimeType": "image/png", "data": TEXT}},
+    "bedrock": {"image": {"format": "png", "source": {"bytes": TEXT}}},
+    "ai-sdk": {"type": "file", "mediaType": "image/png", "data": TEXT},
+    "in-a-tool-result": {"type": "tool_result", "content": [{"type": "image", "image": "a.png"}]},
 }
 
 
@@ -66,6 +71,77 @@ def test_an_image_inside_a_message(tmp_path, name):
     sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
     assert sample["images"] == PNG
     assert TEXT not in json.dumps(sample["messages"])
+
+
+WHOLE_CHATS: dict[str, Any] = {
+    "gemini": [{"role": "user", "parts": [{"text": "q"}, CHATS["gemini"]]}],
+    "ollama": [{"role": "user", "content": "q", "images": [TEXT]}],
+    "ollama-path": [{"role": "user", "content": "<image> q", "images": ["a.png"]}],
+    "one-message": {"role": "user", "content": [CHATS["qwen"]]},
+    "lists-in-a-list": [[{"role": "user", "content": [CHATS["qwen"]]}]],
+    "langchain": [{"type": "human", "content": [CHATS["anthropic"]]}],
+}
+
+
+@pytest.mark.parametrize("name", list(WHOLE_CHATS))
+def test_an_image_inside_messages_of_another_form(tmp_path, name):
+    summary = converted(tmp_path, [{"contents": WHOLE_CHATS[name]}], {"a.png": PNG})
+    assert not summary.warnings
+    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
+    assert sample["images"] == PNG
+    assert TEXT not in json.dumps(sample["contents"])
+    assert json.dumps(sample["contents"]).count("{") == json.dumps(WHOLE_CHATS[name]).count("{")
+
+
+def test_messages_as_text_are_pointed_out_and_taken_when_named(tmp_path):
+    record = {"messages": json.dumps(chat(CHATS["qwen"])["messages"]), "text": "[no image]"}
+    summary = converted(tmp_path, [record], {"a.png": PNG})
+    assert ["--image-key messages" in warning for warning in summary.warnings] == [True]
+    summary = converted(tmp_path, [record], {}, image_keys=("messages",), overwrite=True)
+    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
+    assert (sample["images"], sample["messages"]) == (PNG, chat(CHATS["qwen"])["messages"])
+
+
+def test_audio_and_video_inside_messages_are_pointed_out(tmp_path):
+    parts = [{"type": "video", "video": "v.mp4"}, {"type": "audio", "audio_url": "a.wav"}, {"type": "text"}]
+    records = [{key: chat(part)["messages"] for key, part in zip("vat", parts, strict=True)}]
+    (warning,) = converted(tmp_path, records, {}).warnings
+    assert "messages under 'v', 'a' name audio or video" in warning
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_preference_counts_the_images_of_the_chosen_answer(tmp_path, in_parts):
+    content: Any = [{"type": "image"}, {"type": "text", "text": "q"}] if in_parts else "<image> q"
+
+    def record(tags: int) -> dict[str, Any]:
+        asked = [{"role": "user", "content": content}] * tags
+        return {
+            "images": ["a.png"],
+            "chosen": [*asked, {"role": "assistant", "content": "good"}],
+            "rejected": [*asked, {"role": "assistant", "content": "bad"}],
+        }
+
+    assert not converted(tmp_path, [record(1)], {"a.png": PNG}).warnings
+    (warning,) = converted(tmp_path, [record(2)], {}, overwrite=True).warnings
+    assert "another number of <image> tags" in warning
+
+
+CELLS = {
+    "json": '"[""a.png"", ""b.png""]"',
+    "json-of-objects": '"[{""path"": ""a.png""}, {""bytes"": null, ""path"": ""b.png""}]"',
+    "python": "\"['a.png', 'b.png']\"",
+}
+
+
+@pytest.mark.parametrize("name", list(CELLS))
+def test_a_list_of_images_in_a_cell(tmp_path, name):
+    for file in ("a.png", "b.png", "[x].png"):
+        (tmp_path / file).write_bytes(PNG)
+    (tmp_path / "in.csv").write_text(f"id,images\n1,{CELLS[name]}\n2,[]\n3,\n4,[x].png\n")
+    convert(ConvertOptions((str(tmp_path / "in.csv"),), str(tmp_path / "out"), workers=1))
+    samples = LocalDataset(tmp_path / "out", decode_images=False)
+    assert [sample["images_path"] for sample in samples] == [["a.png", "b.png"], [], [], ["[x].png"]]
+    assert samples[0]["images"] == [PNG, PNG]
 
 
 REFERENCES = {
@@ -81,6 +157,8 @@ REFERENCES = {
     "dict": {"path": "dir/a b.png"},
     "dict-null-bytes": {"bytes": None, "path": "dir/a b.png"},
     "dict-base64": {"bytes": TEXT, "path": None},
+    "dict-url": {"url": "dir/a b.png"},
+    "list-of-dict": [{"file_name": "dir/a b.png"}],
     "data": DATA,
     "data-no-padding": DATA.rstrip("="),
     "data-lines": "data:image/png;base64," + base64.encodebytes(PNG).decode(),
@@ -120,6 +198,8 @@ def test_a_percent_in_a_file_name_is_no_escape(tmp_path):
         ("pciture.png", "picture.png", "nearby: 'picture.png'"),
         ("no/a.png", "a.png", "does not exist either"),
         ("zzz.png", "a.png", "nothing of a similar name"),
+        ("C:\\data\\a.png", "a.png", "nearby: 'a.png'"),
+        ("a.png;a.png", "a.png", "these are 2 files that do"),
     ],
 )
 def test_a_missing_image_names_the_file_that_was_meant(tmp_path, reference, file, hint):
@@ -177,12 +257,31 @@ def test_every_common_kind_of_file_is_kept_as_it_is(tmp_path, kind, mode):
     assert LocalDataset(tmp_path / "out")[0]["image"].size in ((8, 8), (16, 16))
 
 
-@pytest.mark.parametrize("key", ["image_url", "file_name", "Image", "thumbnail"])
+WHAT_IT_IS = {
+    "html": "a web page", "pointer": "git lfs pull", "pdf": "a PDF", "svg": "SVG", "packed": "a gzip file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(WHAT_IT_IS))
+def test_what_a_file_is_instead_of_a_picture_is_said(tmp_path, name):
+    with pytest.raises(ConvertError, match=WHAT_IT_IS[name]):
+        converted(tmp_path, [{"image": "bad.png"}], {"bad.png": CONTENTS[name]})
+
+
+def test_a_number_that_is_none_is_no_image(tmp_path):
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "in.jsonl").write_text('{"image": NaN}\n{"image": "a.png"}\n')
+    convert(ConvertOptions((str(tmp_path / "in.jsonl"),), str(tmp_path / "out"), workers=1))
+    assert [sample["image_path"] for sample in LocalDataset(tmp_path / "out")] == [[], ["a.png"]]
+
+
+@pytest.mark.parametrize("key", ["image_url", "file_name", "Image", "Images"])
 def test_names_of_images_under_an_unknown_key_are_pointed_out(tmp_path, key):
-    summary = converted(tmp_path, [{key: "a.png", "text": "x"}] * 3, {"a.png": PNG})
+    records = [{key: ["a.png"] if key == "Images" else "a.png", "text": "x"}] * 3
+    summary = converted(tmp_path, records, {"a.png": PNG})
     assert [key in warning and "--image-key" in warning for warning in summary.warnings] == [True]
     os.remove(tmp_path / "out" / "index.json")
-    summary = converted(tmp_path, [{key: "a.png", "text": "x"}] * 3, {}, image_keys=(key,), overwrite=True)
+    summary = converted(tmp_path, records, {}, image_keys=(key,), overwrite=True)
     assert summary.images == {key: {"png": 3}}
     assert not summary.warnings
 

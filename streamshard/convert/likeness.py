@@ -1,0 +1,43 @@
+"""Values that look like images though they are not taken for any: what the summary points out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streamshard.convert.messages import holds_parts, take_parts
+from streamshard.convert.origins import IMAGE_SUFFIXES
+from streamshard.convert.references import listed_in_text
+
+_LONGEST_PATH = 4096
+_LONGEST_TEXT = 1 << 16
+_LISTED_ITEMS = 8
+
+
+def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
+    """The keys of a record whose value looks like names of image files, or like messages as text that hold images."""
+    return [
+        key
+        for key, value in values.items()
+        if key not in references
+        # What stands beside stored images is their path.
+        and key.removesuffix("_path") not in references
+        and (_names_images(value) or (type(value) is str and _is_text_of_messages(value)))
+    ]
+
+
+def _names_images(value: Any) -> bool:
+    if type(value) is list:
+        return bool(value) and all(map(_names_image, value[:_LISTED_ITEMS]))
+    return _names_image(value)
+
+
+def _names_image(value: Any) -> bool:
+    return type(value) is str and len(value) <= _LONGEST_PATH and value.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _is_text_of_messages(text: str) -> bool:
+    if text[:1] != "[" or "image" not in text or len(text) > _LONGEST_TEXT:
+        return False
+    messages = listed_in_text(text)
+    return isinstance(messages, list) and holds_parts(messages) and bool(take_parts(messages)[1])
