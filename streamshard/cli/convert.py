@@ -19,11 +19,54 @@ _HELP = """Turn records and the images they name into MDS shards in --out.
 
 A SOURCE is a file, folder, pattern or URL: JSONL, CSV, Parquet, Arrow, WebDataset, LitData, MDS, images, or a recipe
 (.py). Image paths start at --image-root, else at their file's folder. After a kill, the same command goes on.
+
+\b
+  streamshard convert train.jsonl --image-root images/ --dry-run --out shards
+  streamshard convert train.jsonl --image-root images/ --shuffle --out shards
+  streamshard convert photos/ --split train=0.9,val=0.1 --out shards/photos
+  streamshard convert 'tars/*.tar' --on-error skip --out shards/web
+  streamshard convert all.json --records data --image-key photo --out shards/a
 """
+
+_GROUPS = {
+    "Input": ("kind", "records", "where", "recipe_options"),
+    "Images and files": (
+        *("image_root", "image_keys", "file_keys", "check", "max_side", "quality", "max_image_pixels"),
+        *("allow_outside_root", "fetch", "fetch_private", "fetch_limits"),
+    ),
+    "Columns": ("columns", "drop", "rename", "tokenize", "costs", "json_rest"),
+    "Bad records": ("dry_run", "on_error", "max_errors"),
+    "Output": (
+        *(
+            "out",
+            "split",
+            "shuffle",
+            "size_limit",
+            "samples_per_shard",
+            "compression",
+            "hashes",
+            "sample_hash",
+        ),
+        *("overwrite", "append", "resume"),
+    ),
+    "Work": ("workers", "engine", "address", "task_cpus", "task_memory", "work_dir", "storage_options"),
+}
 
 
 class _ConvertCommand(click.Command):
-    """Lets ``--shuffle`` stand alone, without taking the next argument for its seed."""
+    """Lets ``--shuffle`` stand alone, without taking the next argument for its seed; shows the options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = {
+            option.name: option.get_help_record(ctx)
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option)
+        }
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([row for name in names if (row := shown.pop(name))])
+        with formatter.section("Messages"):
+            formatter.write_dl([row for row in shown.values() if row])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -46,7 +89,7 @@ class _ConvertCommand(click.Command):
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--from", "kind", metavar="KIND", help="Kind of the sources (csv, mds, …).")
-@click.option("--records", metavar="KEY", help="Where in one JSON object the records are (data, or .).")
+@click.option("--records", metavar="KEY", help="Key of the records in one JSON object, or '.'.")
 @click.option(
     "--option", "recipe_options", multiple=True, metavar="NAME=VALUE", help="Of a recipe; repeatable."
 )

@@ -79,7 +79,12 @@ class Findings:
         """The warnings, most alarming first; ``encodings`` are those of the columns."""
         found = []
         number, place = self._without_image
-        if self._options.image_root is not None and not self.images and not self.files:
+        if (
+            self._options.image_root is not None
+            and not self.images
+            and not self.files
+            and not self.image_like
+        ):
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
                 " --image-key"

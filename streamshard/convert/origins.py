@@ -47,6 +47,12 @@ _FIRST_KINDS = ("webdataset", "parquet", "hf", "jsonl")
 # Files that people have, and that would only be broken lines.
 _UNREAD = {
     b"PK\x03\x04": "a ZIP archive (.zip, .xlsx, .npz): unpack it, or save the sheet as CSV, and name what is inside",
+    b"ORC": "an ORC file: write it as Parquet (pyarrow.orc.read_table, then pyarrow.parquet.write_table)",
+    b"Obj\x01": "an Avro file: write it as Parquet or JSONL",
+    **dict.fromkeys(
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "a pickle, which is not read since that runs code: write its records with streamshard.MDSWriter",
+    ),
     b"SQLite format 3\0": "an SQLite database: write the table out as CSV (sqlite3 -csv -header FILE 'select …')",
     b"\x89HDF\r\n\x1a\n": "an HDF5 file: give its rows to streamshard.convert_records",
     b"\x93NUMPY": "a NumPy array: give its rows to streamshard.convert_records",

@@ -239,7 +239,7 @@ class LocalImages:
         elif len(several) > 1 and all(map(os.path.isfile, several)):
             hint = f'these are {len(several)} files that do: several images of a record are a list, ["a.jpg", "b.jpg"]'
         elif names is None:
-            hint = f"the folder {shorten(folder)} does not exist either"
+            hint = f"the folder {shorten(folder)} does not exist either{self._meant_folder(folder)}"
         else:
             near = nearby_names(base.rpartition("\\")[2], names)
             hint = (
@@ -248,6 +248,14 @@ class LocalImages:
                 else "nothing of a similar name is there"
             )
         return f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}"
+
+    def _meant_folder(self, folder: str) -> str:
+        """What to say of folders with a similar name, where the first part of a path that is missing should be."""
+        above, base = os.path.split(folder)
+        while (names := self._entries(above)) is None and above != os.path.dirname(above):  # noqa: PTH120
+            above, base = os.path.split(above)
+        near = nearby_names(base, names or ())
+        return f"; nearby: {', '.join(repr(name) for name in near)}" if near else ""
 
     def _meant_path(self, path: str) -> str | None:
         """A file that is there under the path as other systems write it."""

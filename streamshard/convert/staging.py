@@ -218,6 +218,12 @@ def first_character(path: Path, name: str) -> str:
         if head.startswith(_WIDE_BOMS):
             raise ConvertError(
                 f"source {name!r}: starts with a UTF-16 or UTF-32 byte order mark; convert it to UTF-8"
+                " (iconv -f UTF-16 -t UTF-8)"
+            )
+        if head[:2].strip(b"\0") in (b"{", b"[") and b"\0" in head[:2]:
+            raise ConvertError(
+                f"source {name!r}: UTF-16 or UTF-32 without a byte order mark; convert it to UTF-8"
+                " (iconv -f UTF-16LE -t UTF-8, or UTF-16BE)"
             )
         head = head.removeprefix(BOM)
         while head:

@@ -10,9 +10,11 @@ import pty
 import shlex
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,7 +22,7 @@ from streamshard import LocalDataset
 from streamshard.cli._progress import BarProgress, LineProgress, terminal_progress
 from streamshard.cli.main import main
 from streamshard.storage import open_store
-from tests.support.jsonl_inputs import chat_rows, files_of, write_lines
+from tests.support.jsonl_inputs import chat_rows, files_of, picture, write_lines
 
 _RUN = [sys.executable, "-c", "from streamshard.cli.main import main; main()"]
 
@@ -216,12 +218,42 @@ def test_what_comes_from_the_data_cannot_act_on_the_terminal(tmp_path: Path) -> 
 def test_help_fits_a_tall_screen() -> None:
     done = CliRunner().invoke(main, ["convert", "--help"], terminal_width=80)
     assert done.exit_code == 0
-    assert len(done.stdout.splitlines()) <= 60
-    options = (
-        "out image-root image-key size-limit compression hash workers shuffle check on-error overwrite resume"
-    )
-    for option in (*options.split(), "json-rest", "json", "cost"):
-        assert f"--{option}" in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 80
+    command = main.get_command(click.Context(main), "convert")
+    assert command is not None
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert len(options) > 40
+    for option in options:
+        assert sum(line.split()[:1] == [option.opts[0]] for line in lines) == 1, option.opts
+
+
+def _help_examples() -> list[str]:
+    done = CliRunner().invoke(main, ["convert", "--help"], terminal_width=80)
+    return [line.strip() for line in done.stdout.splitlines() if line.startswith("    streamshard convert")]
+
+
+@pytest.mark.parametrize("line", _help_examples())
+def test_the_examples_of_the_help_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos = [f"photos/{kind}/{number}.png" for kind in ("cat", "dog") for number in range(5)]
+    for name in ("images/a.png", "photo.png", *photos):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(picture())
+    Path("train.jsonl").write_text('{"image": "a.png", "text": "t"}\n')
+    Path("all.json").write_text('{"data": [{"photo": "photo.png"}]}')
+    Path("tars").mkdir()
+    with tarfile.open("tars/0.tar", "w") as tar:
+        tar.add("photo.png", "0.png")
+    done = CliRunner().invoke(main, [*shlex.split(line)[1:], "--workers", "1"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "warning" not in done.output
+    assert ("--dry-run" in line) != any(Path("shards").rglob("index.json"))
+
+
+def test_there_are_examples() -> None:
+    assert len(_help_examples()) == 5
 
 
 def test_a_terminal_sees_a_bar_with_rate_and_time_left(source: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import io
 import tarfile
 from pathlib import Path
@@ -90,7 +92,7 @@ def test_a_table_that_does_not_fit_is_named_with_its_line(tmp_path, text, messag
 
 
 def test_a_table_in_another_encoding_is_refused(tmp_path):
-    for encoding in ("latin-1", "utf-16"):
+    for encoding in ("latin-1", "utf-16", "utf-16-le"):
         with pytest.raises(ConvertError, match="convert it to UTF-8"):
             converted(tmp_path, TABLE.encode(encoding), "in.csv")
 
@@ -173,6 +175,42 @@ def test_a_bad_picture_in_a_columnar_file_is_named_with_its_row(tmp_path, value,
     target = io.BytesIO()
     pq.write_table(table, target)
     with pytest.raises(ConvertError, match=rf"in\.parquet: row 2: .*{message}"):
+        converted(tmp_path, target.getvalue(), "in.parquet")
+
+
+def test_columns_of_other_types_keep_their_meaning(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "maps": pa.array([[[("k", {"t": datetime.date(2024, 1, 2)})]]],
+                         pa.list_(pa.map_(pa.string(), pa.struct([("t", pa.date32())])))),
+        "span": pa.array([datetime.timedelta(1)]),
+        "spans": pa.array([{"s": datetime.timedelta(1)}]),
+        "word": pa.array(["a"], pa.large_string()).dictionary_encode(),
+        "view": pa.array(["b"], pa.string_view()),
+        "price": pa.array([decimal.Decimal("1.50")]),
+        "time": pa.array([datetime.datetime(2024, 1, 2, 3)], pa.timestamp("ms", "UTC")),
+        "big": pa.array([2**63], pa.uint64()),
+        "none": pa.nulls(1),
+        "code": pa.array([b"01"], pa.binary(2)),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+    convert(ConvertOptions((str(tmp_path / "in.parquet"),), str(tmp_path / "out"), workers=1))
+    assert rows(tmp_path) == [
+        {
+            "map": {"k": 1}, "maps": [{"k": {"t": "2024-01-02"}}], "span": "86400000000 us",
+            "spans": {"s": "1 day, 0:00:00"}, "word": "a", "view": "b", "price": "1.50",
+            "time": "2024-01-02 03:00:00.000Z", "big": 2**63, "none": None, "code": b"01",
+        }
+    ]  # fmt: skip
+
+
+def test_a_nested_time_that_python_cannot_hold_is_an_error_with_its_column(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"s": pa.StructArray.from_arrays([pa.array([1], pa.timestamp("ns"))], ["t"])})
+    target = io.BytesIO()
+    pq.write_table(table, target)
+    with pytest.raises(ConvertError, match=r"column 's': .*[Nn]anosecond"):
         converted(tmp_path, target.getvalue(), "in.parquet")
 
 

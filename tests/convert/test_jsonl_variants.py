@@ -70,6 +70,13 @@ REFUSED = {
     "control": (b'{"t": "a\tb"}\n', "in.jsonl:1: .*Invalid control character"),
     "latin-1": (LINES.decode().encode("latin-1"), "in.jsonl:1: byte 17 of the line is not UTF-8"),
     "utf-16": (LINES.decode().encode("utf-16"), "UTF-16 or UTF-32 byte order mark; convert it to UTF-8"),
+    "utf-16-unmarked": (LINES.decode().encode("utf-16-le"), "without a byte order mark.*iconv -f UTF-16LE"),
+    "utf-16-be-unmarked": (LINES.decode().encode("utf-16-be"), "without a byte order mark"),
+    "plain-text": (
+        b"a photo of a cat\n",
+        "in.jsonl:1: .*expected an object, and the line is 'a photo of a cat'",
+    ),
+    "json-seq": (b'\x1e{"id": 1}\n', r"in.jsonl:1: .*the line is '\\x1e"),
     "scalars": (b'"a"\n', "in.jsonl:1: found a string"),
     "null": (b"null\n", "in.jsonl:1: found null"),
     "arrays": (b'[{"id": 1}]\n[{"id": 2}]\n', "text follows the end of the JSON array"),
@@ -82,6 +89,9 @@ REFUSED = {
     "zip": (b"PK\x03\x04" + bytes(40), "a ZIP archive"),
     "sqlite": (b"SQLite format 3\0" + bytes(40), "an SQLite database"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file"),
+    "orc": (b"ORC" + bytes(40), "an ORC file: write it as Parquet"),
+    "avro": (b"Obj\x01" + bytes(40), "an Avro file"),
+    "pickle": (b"\x80\x04\x95" + bytes(40), "a pickle, which is not read"),
     "numpy": (b"\x93NUMPY" + bytes(40), "a NumPy array"),
     "packed-twice": (gzip.compress(gzip.compress(LINES)), "in.jsonl:1: byte 2 of the line is not UTF-8"),
 }

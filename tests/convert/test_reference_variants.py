@@ -197,6 +197,7 @@ def test_a_percent_in_a_file_name_is_no_escape(tmp_path):
         ("a.jpg", "a.png", "nearby: 'a.png'"),
         ("pciture.png", "picture.png", "nearby: 'picture.png'"),
         ("no/a.png", "a.png", "does not exist either"),
+        ("dir/b/a.png", "DIR/b/a.png", "nearby: 'DIR'"),
         ("zzz.png", "a.png", "nothing of a similar name"),
         ("C:\\data\\a.png", "a.png", "nearby: 'a.png'"),
         ("a.png;a.png", "a.png", "these are 2 files that do"),

@@ -7,9 +7,7 @@ becomes JSON, too, whatever its type, and binary that is null is stored as no by
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Collection, Iterator, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from streamshard.convert.forms.packed import PackedForm, Spool
 from streamshard.convert.sources import PACKED, Source
 from streamshard.errors import ConvertError, MissingDependencyError
+from streamshard.write.arrow_values import plain_json, python_values
 
 if TYPE_CHECKING:
     from streamshard.convert.staging import StageTask
@@ -198,7 +197,10 @@ class BatchTyping:
     def columns(self, batch: Any) -> list[Sequence[Any]]:
         found = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            values, encoding = self._values(column)
+            try:
+                values, encoding = self._values(column)
+            except ValueError as error:  # times between microseconds, inside nested values
+                raise ConvertError(f"column {name!r}: {error}") from None
             if self._encodings.setdefault(name, encoding) != encoding:
                 self._encodings[name] = None
             found.append(values)
@@ -221,14 +223,17 @@ class BatchTyping:
             flat = column.flatten()
             if number is not None and not column.null_count and not flat.null_count:
                 return self._arrays(column, flat, number)
+        if types.is_duration(kind):
+            counts = column.cast(pa.int64()).to_pylist()
+            return [None if count is None else f"{count} {kind.unit}" for count in counts], None
         if types.is_temporal(kind):
             column = column.cast(pa.string())
         elif types.is_decimal(kind):
             return [None if value is None else str(value) for value in column.to_pylist()], None
         elif types.is_string_view(kind) or types.is_binary_view(kind):
             return column.to_pylist(), None
-        values = column.to_pylist()
-        return [_plain(value) for value in values] if types.is_nested(kind) else values, None
+        values = python_values(column)
+        return [plain_json(value) for value in values] if types.is_nested(kind) else values, None
 
     def _arrays(self, column: Any, flat: Any, number: str) -> tuple[Sequence[Any], str]:
         values = flat.to_numpy(zero_copy_only=False)
@@ -239,18 +244,3 @@ class BatchTyping:
             return list(rows), f"ndarray:{dtype}:{size}" if size else f"ndarray:{dtype}"
         lengths = self._pa.compute.list_value_length(column).to_numpy(zero_copy_only=False)
         return np.split(values, np.cumsum(lengths)[:-1]) if len(lengths) else [], f"ndarray:{dtype}"
-
-
-def _plain(value: Any) -> Any:
-    """A nested value with times and decimals as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, tuple):  # an entry of a map
-        return [_plain(item) for item in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, (datetime.timedelta, Decimal)):
-        return str(value)
-    return value

@@ -86,6 +86,11 @@ def _column_names(header: list[str], name: str) -> list[str]:
     if len(names) > 1 and not names[0].strip() and INDEX_COLUMN not in names:
         names[0] = INDEX_COLUMN
     for place, column in enumerate(names):
+        if "\0" in column:
+            raise ConvertError(
+                f"source {name!r}: NUL characters in the header: UTF-16? convert it to UTF-8"
+                " (iconv -f UTF-16LE -t UTF-8)"
+            )
         if not column.strip():
             raise ConvertError(
                 f"source {name!r}: column {place + 1} of the header has no name; the first line must name all columns"
