@@ -22,6 +22,7 @@ from typing import Any
 
 _CONTENT_KEYS = ("content", "value", "parts")
 _TYPES = frozenset(("image", "image_url", "input_image"))
+_DEEPEST_LIST = 4
 _MEDIA_TYPES = ("mime_type", "mimeType", "media_type", "mediaType")
 _INLINE = ("inline_data", "inlineData")
 _HOLDERS = ("image_url", "image", "source", *_INLINE, "url", "path", "base64", "data", "bytes")
@@ -57,12 +58,12 @@ def is_messages(value: Any) -> bool:
     )
 
 
-def holds_parts(value: Any) -> bool:
-    """Whether a value of a record is messages, or the content of one, with parts in it."""
+def holds_parts(value: Any, depth: int = 0) -> bool:
+    """Whether a value of a record is messages, lists of them, or the content of one, with parts in it."""
     if type(value) is not list:
         return False
     for item in value:
-        if type(item) is list and holds_parts(item):
+        if type(item) is list and depth < _DEEPEST_LIST and holds_parts(item, depth + 1):
             return True
         if type(item) is not dict:
             continue
@@ -74,15 +75,15 @@ def holds_parts(value: Any) -> bool:
     return False
 
 
-def take_parts(messages: list[Any]) -> tuple[list[Any], list[ImagePart], int]:
+def take_parts(messages: list[Any], depth: int = 0) -> tuple[list[Any], list[ImagePart], int]:
     """Copy messages as deep as parts go; gives the copy, its images in order, and the number of bare marks."""
     copied: list[Any] = []
     parts: list[ImagePart] = []
     marks = 0
     for message in messages:
         made = message
-        if type(message) is list:
-            made, more, bare = take_parts(message)
+        if type(message) is list and depth < _DEEPEST_LIST:
+            made, more, bare = take_parts(message, depth + 1)
             parts += more
             marks += bare
         elif type(message) is dict and _is_part(message):
@@ -142,13 +143,15 @@ def _places(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             yield made, key
 
 
-def names_media(value: Any) -> bool:
+def names_media(value: Any, depth: int = 0) -> bool:
     """Whether a value is messages with parts that name audio or video files, which are not looked for."""
+    if depth > 2 * _DEEPEST_LIST:
+        return False
     if type(value) is list:
-        return any(map(names_media, value))
+        return any(names_media(item, depth + 1) for item in value)
     if type(value) is not dict:
         return False
     kind = value.get("type")
     if type(kind) is str and kind.removesuffix("_url") in ("audio", "video"):
         return any(type(item) in (str, dict) for key, item in value.items() if key not in ("type", "text"))
-    return any(names_media(value.get(key)) for key in _CONTENT_KEYS)
+    return any(names_media(value.get(key), depth + 1) for key in _CONTENT_KEYS)

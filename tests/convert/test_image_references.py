@@ -185,7 +185,7 @@ def test_the_path_column_must_not_clash(tmp_path: Path, images: dict[str, bytes]
     ("value", "words"),
     [
         (5, "'image' is int '5', expected a path"),
-        ({"file": "1.png"}, "'image' is dict"),
+        ({"photo": "1.png"}, "'image' is dict"),
         (["1.png", None], r"image[1] is NoneType"),
         (["1.png", ""], r"image[1] is an empty string"),
     ],

@@ -145,8 +145,8 @@ def test_other_parts_and_odd_messages_stay_as_they_are(folder: Path, tmp_path: P
     rows = [
         {"messages": [{"role": "user", "content": [{"type": "video", "video": "v.mp4"}, {"type": "text"}]}]},
         {"messages": [{"role": "user", "content": [{"type": 5, "image": None}, ["image"], None, "image"]}, 3]},
-        {"messages": {"type": "image", "image": "0.png"}},
-        {"messages": [[{"type": "image", "image": "0.png"}]]},
+        {"messages": {"kind": "image", "image": "0.png"}},
+        {"messages": [[[[[[{"type": "image", "image": "0.png"}]]]]]]},
     ]  # fmt: skip
     assert converted(write_lines(folder / "a.jsonl", rows), tmp_path / "A") == rows
 
