@@ -79,22 +79,18 @@ class Findings:
         """The warnings, most alarming first; ``encodings`` are those of the columns."""
         found = []
         number, place = self._without_image
-        if (
-            self._options.image_root is not None
-            and not self.images
-            and not self.files
-            and not self.image_like
-        ):
+        if not self.images and self.image_like:
+            keys = [key for key, _ in self.image_like.most_common(_LISTED_KEYS)]
+            options = " ".join(f"--image-key {shlex.quote(key)}" for key in keys)
+            given = " although --image-root was given" if self._options.image_root is not None else ""
+            found.append(
+                f"no record yields an image{given}: values of {', '.join(map(repr, keys))} look like names of images,"
+                f" and are kept as text: {options} stores them"
+            )
+        elif self._options.image_root is not None and not self.images and not self.files:
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
                 " --image-key"
-            )
-        elif not self.images and self.image_like:
-            keys = [key for key, _ in self.image_like.most_common(_LISTED_KEYS)]
-            options = " ".join(f"--image-key {shlex.quote(key)}" for key in keys)
-            found.append(
-                f"no image is stored, though values of {', '.join(map(repr, keys))} look like names of images, which"
-                f" are kept as text: {options} stores them"
             )
         if self.file_like:
             keys = [key for key, _ in self.file_like.most_common(_LISTED_KEYS)]

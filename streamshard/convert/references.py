@@ -209,7 +209,7 @@ def _as_references(key: str, value: object) -> list[Reference]:
     if type(value) is str and value:
         return [_base64_image(value) or value]
     if isinstance(value, list):
-        if all(type(item) is dict and len(item) > len(_FILE_KEYS) for item in value):
+        if value and all(type(item) is dict and len(item) > len(_FILE_KEYS) for item in value):
             raise RecordProblem(
                 BAD_REFERENCE,
                 f"{key!r} is a list of {len(value)} objects, such as {shorten(repr(value[0]), 60)}, expected images; if"

@@ -100,6 +100,7 @@ def test_b029_no_image_at_all_under_a_given_root_is_a_warning(tmp_path: Path) ->
         write_lines(tmp_path / "a.jsonl", [{"picture": "1.png"}]), tmp_path / "A", image_root=str(tmp_path)
     )
     assert "no record yields an image although --image-root was given" in summary.warnings[0]
+    assert "--image-key picture" in summary.warnings[0]
 
 
 def test_b029_images_under_two_keys_are_an_error_unless_asked_for(
