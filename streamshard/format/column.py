@@ -15,6 +15,7 @@ from streamshard.errors import FormatError
 from streamshard.format.encodings import BytesEncoding, Encoding, JsonEncoding, ScalarEncoding, StrEncoding
 from streamshard.format.ndarray import NdarrayEncoding
 from streamshard.format.row_code import BYTES, INT, TEXT
+from streamshard.format.warmth import warmed
 
 Buffer = bytes | mmap.mmap
 """What gives bytes of its own when it is sliced."""
@@ -108,7 +109,12 @@ def _as_they_are(values: list[Any]) -> list[Any]:
 
 
 def _str_rows(buffer: Buffer, begins: Ids, ends: Ids) -> list[Any]:
-    return [buffer[a:b].decode() for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    values: list[Any] = []
+    for part in warmed(buffer, begins, ends):
+        values += [
+            buffer[a:b].decode() for a, b in zip(begins[part].tolist(), ends[part].tolist(), strict=True)
+        ]
+    return values
 
 
 def _bytes_rows(buffer: Buffer, begins: Ids, ends: Ids) -> list[Any]:

@@ -18,6 +18,7 @@ from streamshard.errors import FormatError, UnsafeEncodingError
 from streamshard.format.column import Buffer, Column, Ids, bind, gather_bytes
 from streamshard.format.encodings import Encoding, parse_encoding
 from streamshard.format.row_code import BYTES, TEXT, Value, row_function, rows_function
+from streamshard.format.warmth import warmed
 
 FEW = 32
 """Fewer rows than this are quicker one by one than through NumPy, whose some 20 calls cost as much as 40 rows."""
@@ -123,9 +124,12 @@ class SampleDecoder:
                     lists += starts.tolist(), stops.tolist()
                 else:
                     lists.append(column.rows(buffer, starts, stops))
-            return self._build_rows(buffer, lists)
+            found: list[dict[str, Any]] = []
+            for part in warmed(buffer, begins, ends):
+                found += self._build_rows(buffer, [each[part] for each in lists])
         except (FormatError, UnicodeDecodeError) as error:
             raise self._blame(buffer, begins, ends, error) from error
+        return found
 
     def columns_of(self, buffer: Buffer | memoryview, begins: Ids, ends: Ids) -> dict[str, Any]:
         """Decode as :meth:`many`, column by column.

@@ -122,7 +122,9 @@ class AheadOf:
         """Give the images of begin … end-1, shape (end - begin,)."""
         known_end = self._begin + self._images.size
         if not self._begin <= begin <= end <= known_end:
-            goes_on = begin == known_end and self._images.size
+            goes_on = (
+                self._begin < begin <= known_end
+            )  # steps differ by a row, so what is known may end amid one
             ahead = min(2 * self._images.size, _AHEAD) if goes_on else 0
             stop = min(max(end, begin + ahead), self._bijection.n)
             self._begin, self._images = begin, self._bijection.span(begin, stop)

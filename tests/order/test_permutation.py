@@ -122,3 +122,20 @@ def test_what_was_given_can_be_changed():
     first = ahead.span(10, 20)
     first += 1
     assert ahead.span(10, 20).tolist() == Bijection(Key(6, 9), 70_000).span(10, 20).tolist()
+
+
+def test_steps_that_differ_by_a_row_still_look_further_and_further_ahead(monkeypatch):
+    bijection = Bijection(Key(6, 9), 100_000)
+    asked: list[int] = []
+    evaluate = bijection.span
+    monkeypatch.setattr(
+        bijection, "span", lambda begin, end: asked.append(end - begin) or evaluate(begin, end)
+    )
+    ahead = AheadOf(bijection)
+    begin = 0
+    for turn in range(40):
+        end = begin + 2040 + turn % 3
+        assert ahead.span(begin, end).tolist() == evaluate(begin, end).tolist()
+        begin = end
+    assert len(asked) < 9
+    assert max(asked) == 1 << 14
