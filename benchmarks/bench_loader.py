@@ -103,6 +103,8 @@ def _batches(setting: Setting, kind: str, default: int, work: str, goals: Mappin
         if name == LITDATA and kind != "photo":
             shuffle = {"party": party, "shuffle": False}
             parties.append(Party(f"{name}, not shuffled", "time_batches", name, shuffle))
+    if kind == "photo":
+        parties.append(Party(f"bare decoding, {WORKERS} processes", "time_decoding"))
     return Contest(
         f"{kind}, shuffled, {WORKERS} workers: {count:,} × {SHAPES[kind]}",
         _CLOCK,

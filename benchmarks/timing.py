@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import multiprocessing
 import resource
 import statistics
 import time
@@ -12,10 +13,13 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.digest import digest_of_samples
-from benchmarks.generate import Source
+from benchmarks.generate import SAMPLES, Source, bytes_to_pixels
 from benchmarks.memory import private_nbytes_of_children
 
 _COPIED_NBYTES = 1 << 20
+_DECODED_AT_ONCE = 32
+_KEPT_NBYTES = 16 << 20
+_PICTURES: list[bytes] = []  # which forked processes inherit
 
 
 def time_samples(
@@ -71,6 +75,32 @@ def time_copy(*, check: bool, **source: Any) -> dict[str, Any]:
         "samples_per_s": given.count / (time.perf_counter() - start),
         "cpu_s_per_million": (cpu_s() - cpu) / given.count * 1e6,
     }
+
+
+def time_decoding(workers: int, *, check: bool, **source: Any) -> dict[str, Any]:
+    """Time processes that make pixels of pictures in memory and hand nothing over, in a heap that keeps what is freed."""
+    given, _ = _split(source)
+    if check:
+        return {}
+    _PICTURES[:] = [sample["picture"] for sample in SAMPLES[given.kind][1](given.count)]
+    parts = [(begin, begin + _DECODED_AT_ONCE) for begin in range(0, given.count, _DECODED_AT_ONCE)]
+    bytearray(_KEPT_NBYTES)  # see streamshard.dataset.heap
+    cpu = cpu_s()
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        pool.map(_decode, parts[:workers], chunksize=1)  # until all have begun
+        start = time.perf_counter()
+        count = sum(pool.imap_unordered(_decode, parts))
+        seconds = time.perf_counter() - start
+        pool.close()
+        pool.join()
+    return {
+        "samples_per_s": count / seconds,
+        "cpu_s_per_million": (cpu_s() - cpu) / given.count * 1e6,
+    }
+
+
+def _decode(part: tuple[int, int]) -> int:
+    return sum(bytes_to_pixels(picture) is not None for picture in _PICTURES[slice(*part)])
 
 
 def time_batches(
