@@ -78,7 +78,7 @@ def time_copy(*, check: bool, **source: Any) -> dict[str, Any]:
 
 
 def time_decoding(workers: int, *, check: bool, **source: Any) -> dict[str, Any]:
-    """Time processes that make pixels of pictures in memory and hand nothing over, in a heap that keeps what is freed."""
+    """Time processes that make pixels of pictures and hand nothing over, in a heap that keeps what is freed."""
     given, _ = _split(source)
     if check:
         return {}
