@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,10 +21,12 @@ from fsspec.utils import tokenize
 from streamshard.errors import BlobNotFoundError, MissingDependencyError, StorageError
 from streamshard.storage.cancel import check_cancelled, run_bounded
 from streamshard.storage.connections import Connections
+from streamshard.storage.failures import Failure, classify
 from streamshard.storage.providers import provider_of
 from streamshard.storage.redact import Redactor, public_url
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.sending import FILE_SERVERS, send_file
+from streamshard.storage.signed_gets import SignedGets
 from streamshard.storage.store import (
     Version,
     check_key,
@@ -38,6 +41,8 @@ from streamshard.storage.together import Tell, together
 from streamshard.storage.windows import PART_NBYTES, Window, read_pieces, remote_size, remote_version
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 # An upload tells nothing while it runs, so its time limit grows with its size as on a link of this speed.
 _SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
@@ -98,12 +103,13 @@ class FsspecStore:
         self._redact = Redactor(url, self._options)
         self._opened: tuple[int, Any, str] | None = None
         self._connected: tuple[int, Connections] | None = None
+        self._signed: tuple[int, SignedGets | None] | None = None
 
     def __repr__(self) -> str:
         return f"FsspecStore({self.url!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_connected": None}
+        return {**self.__dict__, "_opened": None, "_connected": None, "_signed": None}
 
     def local_path(self, key: str) -> None:
         check_key(key, self.url)
@@ -123,8 +129,41 @@ class FsspecStore:
 
     def read_small(self, key: str, below: int) -> bytes | None:
         check_key(key, self.url)
-        found: bytes = self._call("read", key, lambda fs, path: bytes(fs.cat_file(path, start=0, end=below)))
-        return found if len(found) < below else None
+        return self._retried("read", key, lambda: self._read_small(key, below), self.retry)
+
+    def _read_small(self, key: str, below: int) -> bytes | None:
+        gets = self._signed_gets()
+        if gets is None:
+            found = self._bounded(
+                key,
+                lambda fs, path: bytes(fs.cat_file(path, start=0, end=below)),
+                self.retry.attempt_timeout_s,
+            )
+            return found if len(found) < below else None
+        try:
+            return gets.get(self._join(self._filesystem()[1], key), below)
+        except Exception as error:
+            if not gets.proven and classify(error) in (Failure.DENIED, Failure.FINAL):
+                self._signed = (os.getpid(), None)  # s3fs may know more ways into this place
+            raise
+
+    def _signed_gets(self) -> SignedGets | None:
+        """Those of this process; None where the place is no S3, or needs more than a signed URL."""
+        if self._scheme not in ("s3", "s3a"):
+            return None
+        signed = self._signed
+        if signed is None or signed[0] != os.getpid():
+            fs, _ = self._filesystem()
+            with _opening:
+                signed = self._signed
+                if signed is None or signed[0] != os.getpid():
+                    try:
+                        gets = SignedGets(fs, self.retry.attempt_timeout_s)
+                    except (ImportError, ValueError, AttributeError) as error:
+                        _logger.debug("%s: read through fsspec alone: %s", self.url, error)
+                        gets = None
+                    self._signed = signed = (os.getpid(), gets)
+        return signed[1]
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:
         check_key(key, self.url)
@@ -390,6 +429,7 @@ class FsspecStore:
             return True
         with _opening:
             opened, self._opened = self._opened, None
+            self._signed = None
             if opened is not None and _shared.get(self._client_key()) is opened[1]:
                 del _shared[self._client_key()]
         return True
