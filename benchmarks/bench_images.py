@@ -5,11 +5,14 @@ The bucket is SeaweedFS, the link the tests' proxy, each in a process of its own
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import resource
 import shutil
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ LATENCY_S = 0.03
 BYTES_PER_S = 10e6
 # The loop takes 30 ms and more for each object: a part of them shows its rate.
 _SERIAL_PART = 10
+# As many requests at a time as a conversion has.
+_AT_ONCE = 64
 
 
 def images(setting: Setting) -> Iterator[Contest]:
@@ -34,17 +39,23 @@ def images(setting: Setting) -> Iterator[Contest]:
     try:
         count = setting.count(4_000)
         url, nbytes = _upload(server, setting.directory, count)
-        yield Contest(
-            f"convert: {count:,} JPEGs of {nbytes / count / 1e3:.0f} kB in a bucket; {LATENCY_S * 1e3:.0f} ms each,"
-            f" {BYTES_PER_S / 1e6:.0f} MB/s in all",
-            "benchmarks.bench_images",
-            [Party(OURS, "converted"), Party("one after another", "one_after_another")],
-            "share_of_link",
-            True,
-            {"port": server.port, "scratch": str(setting.directory), "url": url, "count": count},
-            cache="cold",
-            checked=False,
-        )
+        kind = f"{count:,} JPEGs of {nbytes / count / 1e3:.0f} kB"
+        link = f"{LATENCY_S * 1e3:.0f} ms each, {BYTES_PER_S / 1e6:.0f} MB/s in all"
+        for where, fetch in (("in a bucket", False), ("at http URLs", True)):
+            yield Contest(
+                f"convert: {kind} {where}; {link}",
+                "benchmarks.bench_images",
+                [
+                    Party(OURS, "converted", options={"fetch": fetch}),
+                    Party("bare asynchronous loop", "bare_loop"),
+                    Party("one after another", "one_after_another", options={"fetch": fetch}),
+                ],
+                "share_of_link",
+                True,
+                {"port": server.port, "scratch": str(setting.directory), "url": url, "count": count},
+                cache="cold",
+                checked=False,
+            )
     finally:
         server.close()
 
@@ -84,33 +95,87 @@ def _options(link: int) -> dict[str, str]:
     }
 
 
-def converted(port: int, scratch: str, url: str, count: int) -> dict[str, float]:
+def _signed(url: str, link: int, count: int) -> list[str]:
+    """URLs of the images that anybody can get."""
+    import botocore.session
+    from botocore.config import Config
+
+    options = _options(link)
+    client = botocore.session.get_session().create_client(
+        "s3",
+        endpoint_url=options["endpoint_url"],
+        aws_access_key_id=options["key"],
+        aws_secret_access_key=options["secret"],
+        region_name="us-east-1",
+        config=Config(signature_version="s3v4"),
+    )
+    bucket, _, folder = url.removeprefix("s3://").partition("/")
+    return [
+        client.generate_presigned_url(
+            "get_object", Params={"Bucket": bucket, "Key": f"{folder}/{_name(number)}"}
+        )
+        for number in range(count)
+    ]
+
+
+def converted(port: int, scratch: str, url: str, count: int, fetch: bool) -> dict[str, float]:
     """``streamshard convert``: from the call to the index."""
+    from streamshard.convert.fetch_limits import FetchLimits
     from streamshard.convert.job import convert
     from streamshard.convert.options import ConvertOptions
 
     place = Path(tempfile.mkdtemp(dir=scratch))
     try:
         source = place / "train.jsonl"
-        source.write_text(
-            "".join(json.dumps({"id": n, "text": "x" * 200, "image": _name(n)}) + "\n" for n in range(count))
-        )
         with link_to(port, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as (link, totals):
+            names = _signed(url, link, count) if fetch else map(_name, range(count))
+            source.write_text(
+                "".join(
+                    json.dumps({"id": number, "text": "x" * 200, "image": name}) + "\n"
+                    for number, name in enumerate(names)
+                )
+            )
             begin = time.perf_counter()
             convert(
                 ConvertOptions(
                     sources=(str(source),),
                     out=str(place / "out"),
-                    image_root=url,
-                    storage_options=_options(link),
+                    image_root=None if fetch else url,
+                    storage_options=None if fetch else _options(link),
+                    fetch=FetchLimits(private=True) if fetch else None,
                 )
             )
-            return _result(time.perf_counter() - begin, totals())
+            return _result(time.perf_counter() - begin, count, totals())
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def one_after_another(port: int, scratch: str, url: str, count: int) -> dict[str, float]:
+def bare_loop(port: int, scratch: str, url: str, count: int) -> dict[str, float]:
+    """What link and server give on this machine: as many requests at once, signed before, the bytes dropped."""
+
+    async def get(path: str, link: int, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            reader, writer = await asyncio.open_connection("127.0.0.1", link)
+            writer.write(
+                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{link}\r\nConnection: close\r\n\r\n".encode()
+            )
+            answer = await reader.read(-1)
+            writer.close()
+            if not answer.startswith(b"HTTP/1.1 200 "):
+                raise RuntimeError(f"the server answers {answer[:200]!r}")
+
+    async def get_all(urls: list[str], link: int) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(get("/" + url.split("/", 3)[3], link, gate) for url in urls))
+
+    with link_to(port, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as (link, totals):
+        urls = _signed(url, link, count)
+        begin = time.perf_counter()
+        asyncio.run(get_all(urls, link))
+        return _result(time.perf_counter() - begin, count, totals())
+
+
+def one_after_another(port: int, scratch: str, url: str, count: int, fetch: bool) -> dict[str, float]:
     """The loop that everybody writes first: get, decode, write; over a part of the images."""
     import s3fs
     from PIL import Image
@@ -118,8 +183,10 @@ def one_after_another(port: int, scratch: str, url: str, count: int) -> dict[str
     from streamshard import MDSWriter
 
     place = Path(tempfile.mkdtemp(dir=scratch))
+    part = max(1, count // _SERIAL_PART)
     try:
         with link_to(port, latency_s=LATENCY_S, bytes_per_s=BYTES_PER_S) as (link, totals):
+            urls = _signed(url, link, part) if fetch else [f"{url}/{_name(number)}" for number in range(part)]
             begin = time.perf_counter()
             options = _options(link)
             bucket = s3fs.S3FileSystem(
@@ -128,19 +195,25 @@ def one_after_another(port: int, scratch: str, url: str, count: int) -> dict[str
             with MDSWriter(
                 out=str(place / "out"), columns={"id": "int", "text": "str", "image": "jpeg"}
             ) as out:
-                for number in range(max(1, count // _SERIAL_PART)):
-                    content = bucket.cat_file(f"{url}/{_name(number)}")
+                for number, one in enumerate(urls):
+                    if fetch:
+                        with urllib.request.urlopen(one) as answer:
+                            content = answer.read()
+                    else:
+                        content = bucket.cat_file(one)
                     Image.open(io.BytesIO(content)).load()
                     out.write({"id": number, "text": "x" * 200, "image": content})
-            return _result(time.perf_counter() - begin, totals())
+            return _result(time.perf_counter() - begin, part, totals())
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _result(seconds: float, totals: dict[str, float]) -> dict[str, float]:
+def _result(seconds: float, count: int, totals: dict[str, float]) -> dict[str, float]:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
         "share_of_link": totals["nbytes"] / seconds / BYTES_PER_S,
         "seconds": seconds,
-        "objects_per_s": totals["requests"] / seconds,
+        "objects_per_s": count / seconds,
         "requests": totals["requests"],
+        "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in used),
     }

@@ -14,6 +14,7 @@ import posixpath
 import re
 import stat
 import unicodedata
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,6 +43,8 @@ _SMALL_IMAGE = 1 << 22
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
 _LISTED_ENTRIES = 200_000
 _REMEMBERED_FOLDERS = 1 << 16
+# One for each image root of a conversion, with what it was opened with.
+_stores: deque[tuple[str, Any, Store]] = deque(maxlen=16)
 # O_NOFOLLOW: a link is resolved, and where it leads is checked, before it is opened. O_NONBLOCK: a FIFO must be
 # refused, not waited for.
 _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -83,11 +86,26 @@ def open_place(root: str, *, allow_outside_root: bool, storage_options: Any = No
         ConvertError: a local root that is not a directory.
     """
     if not is_local(root):
-        return RemoteImages(open_store(root, storage_options=storage_options))
+        return RemoteImages(_store(root, storage_options))
     path = local_path(root)
     if not path.is_dir():
         raise ConvertError(f"image root {root!r}: no such directory ({path})")
     return LocalImages(path, allow_outside_root=allow_outside_root)
+
+
+def _store(root: str, storage_options: Any) -> Store:
+    """The store of a URL, the same for all tasks that a process does: its client costs tenths of a second."""
+    for url, options, store in _stores:
+        if url == root and options == storage_options:
+            return store
+    store = open_store(root, storage_options=storage_options)
+    _stores.append((root, storage_options, store))
+    return store
+
+
+def forget_stores() -> None:
+    """At the end of a conversion: another one may have other variables in its environment."""
+    _stores.clear()
 
 
 def local_path(text: str) -> Path:
@@ -280,6 +298,8 @@ class RemoteImages:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # Whether the store has hashes that tell a whole image; not known before it was tried.
+        self._has_hashes: bool | None = None
 
     def locate(self, reference: str) -> Located:
         check_reference(reference)
@@ -295,19 +315,32 @@ class RemoteImages:
         return Located(normal, key)
 
     def read(self, located: Located) -> bytes:
+        if self._has_hashes is not False:
+            content = self._read_small(located, certain=True)
+            if content:
+                self._has_hashes = True
+                return content
+            if content is None and self._has_hashes is None:
+                self._has_hashes = False
+        return self._read_with_care(located)
+
+    def read_quickly(self, located: Located) -> bytes:
+        return self._read_small(located, certain=False) or self._read_with_care(located)
+
+    def _read_small(self, located: Located, *, certain: bool) -> bytes | None:
+        """See :meth:`Store.read_small`; nothing where that fails, since reading with care tells what is wrong."""
+        try:
+            return self._store.read_small(located.name, _SMALL_IMAGE, certain=certain)
+        except StorageError:
+            return b""
+
+    def _read_with_care(self, located: Located) -> bytes:
         try:
             content = self._store.read(located.name)
         except (BlobNotFoundError, AccessDeniedError) as error:
             raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.reference)}: {error}") from None
         check_image_nbytes(located, len(content))
         return content
-
-    def read_quickly(self, located: Located) -> bytes:
-        try:
-            content = self._store.read_small(located.name, _SMALL_IMAGE)
-        except StorageError:
-            content = None  # reading it with care tells what is wrong
-        return content or self.read(located)
 
     def head(self, located: Located, nbytes: int) -> tuple[int, bytes]:
         try:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from streamshard.convert.copies import CopiedProcess, may_copy
+from streamshard.convert.places import forget_stores
 from streamshard.convert.scan import Advance
 from streamshard.convert.worker import DONE, FAILED, FUNCTIONS, PROGRESS
 from streamshard.errors import ConvertError, StreamshardError
@@ -51,6 +52,7 @@ class Workers:
         for worker in self._running:
             worker.stop(at_once=kind is not None)
         self._running = []
+        forget_stores()
 
     def run(
         self, function: str, tasks: Sequence[Task], advance: Advance, finished: Callable[[int], None]

@@ -127,13 +127,15 @@ class FsspecStore:
         check_limit(nbytes, limit, f"read {self._shown(key)}")
         return self.read_range(key, 0, nbytes)
 
-    def read_small(self, key: str, below: int) -> bytes | None:
+    def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
         check_key(key, self.url)
-        return self._retried("read", key, lambda: self._read_small(key, below), self.retry)
+        return self._retried("read", key, lambda: self._read_small(key, below, certain), self.retry)
 
-    def _read_small(self, key: str, below: int) -> bytes | None:
+    def _read_small(self, key: str, below: int, certain: bool) -> bytes | None:
         gets = self._signed_gets()
         if gets is None:
+            if certain:
+                return None
             found = self._bounded(
                 key,
                 lambda fs, path: bytes(fs.cat_file(path, start=0, end=below)),
@@ -141,7 +143,7 @@ class FsspecStore:
             )
             return found if len(found) < below else None
         try:
-            return gets.get(self._join(self._filesystem()[1], key), below)
+            return gets.get(self._join(self._filesystem()[1], key), below, certain=certain)
         except Exception as error:
             if not gets.proven and classify(error) in (Failure.DENIED, Failure.FINAL):
                 self._signed = (os.getpid(), None)  # s3fs may know more ways into this place
@@ -149,7 +151,7 @@ class FsspecStore:
 
     def _signed_gets(self) -> SignedGets | None:
         """Those of this process; None where the place is no S3, or needs more than a signed URL."""
-        if self._scheme not in ("s3", "s3a"):
+        if self._scheme not in ("s3", "s3a") or "session" in self._options:
             return None
         signed = self._signed
         if signed is None or signed[0] != os.getpid():
@@ -159,7 +161,7 @@ class FsspecStore:
                 if signed is None or signed[0] != os.getpid():
                     try:
                         gets = SignedGets(fs, self.retry.attempt_timeout_s)
-                    except (ImportError, ValueError, AttributeError) as error:
+                    except (ImportError, ValueError) as error:
                         _logger.debug("%s: read through fsspec alone: %s", self.url, error)
                         gets = None
                     self._signed = signed = (os.getpid(), gets)

@@ -71,7 +71,7 @@ class LocalStore:
 
         return self._call("read", path, read_all)
 
-    def read_small(self, key: str, below: int) -> bytes | None:
+    def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
         return self.read(key) if self.size(key) < below else None
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:

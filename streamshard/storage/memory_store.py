@@ -48,7 +48,7 @@ class MemoryStore:
         check_limit(len(payload), limit, f"read {self.url}/{key}")
         return payload
 
-    def read_small(self, key: str, below: int) -> bytes | None:
+    def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
         return self.read(key) if self.size(key) < below else None
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:

@@ -1,13 +1,14 @@
 """Small objects of S3 with one plain GET each: botocore signs a URL, urllib3 reads it.
 
-One object by way of s3fs costs 2.5 ms of CPU, nearly all of it in Python and on one thread: what is asked, checked, hooked
-and parsed around each request. A signed URL does without. The client that signs is made by botocore from what s3fs was
-given, so that credentials, profiles, endpoints, proxies and certificates are those of all other requests. See
+One object by way of s3fs costs 2.5 ms of CPU, nearly all of it in Python and on one thread: what is asked, checked,
+hooked and parsed around each request. A signed URL does without. The client that signs is made by botocore from what
+s3fs was given, so that credentials, profiles, endpoints, proxies and certificates are those of all other requests. See
 decision 021.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +30,7 @@ class SignedGets:
         proven: whether the place has answered as S3 does, be it that an object is not there.
 
     Args:
-        fs: an ``s3fs.S3FileSystem``.
+        fs: an ``s3fs.S3FileSystem`` without a session of its owner's.
         limit_s: seconds that one request may take in all.
 
     Raises:
@@ -42,8 +43,8 @@ class SignedGets:
         from botocore.exceptions import ClientError
         from urllib3 import HTTPResponse
 
-        if fs.session is not None or set(fs.s3_additional_kwargs) - {"ACL"}:
-            raise ValueError("a session of its own, or parameters for each request")
+        if set(fs.s3_additional_kwargs) - {"ACL"}:
+            raise ValueError("parameters for each request")
         if not hasattr(HTTPResponse, "read1"):
             raise ImportError("urllib3 is older than 2.2")
         self._fs = fs
@@ -52,8 +53,12 @@ class SignedGets:
         self._client = _client_like(fs, None)
         self.proven = False
 
-    def get(self, path: str, below: int) -> bytes | None:
+    def get(self, path: str, below: int, *, certain: bool = False) -> bytes | None:
         """The whole object ``bucket/key``, if it has fewer than ``below`` bytes; else None.
+
+        Args:
+            certain: give it only where its entity tag is the MD5 of what came. Such is the tag of what was put in one
+                request, unless it is encrypted with a key of its own.
 
         Raises:
             botocore.exceptions.ClientError: the server refuses.
@@ -81,16 +86,22 @@ class SignedGets:
                     raise TimeoutError(f"no whole answer within {self._limit_s:g} s")
             if nbytes is not None and len(body) != nbytes:
                 raise ConnectionError(f"the answer ended after {len(body)} of {nbytes} bytes")
-            return bytes(body) if len(body) < below else None
+            if len(body) >= below or (certain and not _has_tag(response, body)):
+                return None
+            return bytes(body)
         finally:
             response.raw.close()
 
     def _answer(self, bucket: str, key: str) -> Any:
         client = self._client
         url = client.generate_presigned_url(
-            "get_object", Params={"Bucket": bucket, "Key": key, **self._fs.req_kw}, ExpiresIn=_SECONDS_OF_A_URL
+            "get_object",
+            Params={"Bucket": bucket, "Key": key, **self._fs.req_kw},
+            ExpiresIn=_SECONDS_OF_A_URL,
         )
-        request = self._request("GET", url, stream_output=True).prepare()
+        # The one parameter that travels as a header, which is signed.
+        headers = {"x-amz-request-payer": "requester"} if self._fs.requester_pays else {}
+        request = self._request("GET", url, headers, stream_output=True).prepare()
         try:
             return client._endpoint.http_session.send(request)
         except Exception as error:  # noqa: BLE001 botocore's own, each of which quotes the URL with its signature
@@ -145,6 +156,11 @@ def _client_like(fs: Any, region: str | None) -> Any:
     if not hasattr(getattr(client, "_endpoint", None), "http_session"):
         raise ImportError("botocore keeps its connections elsewhere")
     return client
+
+
+def _has_tag(response: Any, body: bytearray) -> bool:
+    tag: str = response.headers.get("etag", "")
+    return tag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
 def _block(response: Any) -> bytes:

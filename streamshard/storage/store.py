@@ -52,11 +52,12 @@ class Store(Protocol):
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         """The whole file; StorageError if it has more than ``limit`` bytes."""
 
-    def read_small(self, key: str, below: int) -> bytes | None:
+    def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
         """The whole file in one request, if it has fewer than ``below`` bytes; else None.
 
         Its size is not asked for: a server that sends less than there is, and says that this is all, is believed.
-        StorageError may also mean that the file is empty.
+        With ``certain`` it is not: what is given has the hash that the place has of the file, and is None where it
+        has none. StorageError may also mean that the file is empty.
         """
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:

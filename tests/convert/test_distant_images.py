@@ -57,6 +57,30 @@ def test_images_come_many_at_a_time_and_each_once(s3: SeaweedServer, tmp_path: P
     assert files_of(tmp_path / "A") == files_of(tmp_path / "C")
 
 
+@pytest.mark.s3
+def test_images_that_nobody_decodes_come_with_one_request_where_a_hash_tells_that_they_are_whole(
+    s3: SeaweedServer, tmp_path: Path
+) -> None:
+    url, source = _bucket(s3, tmp_path)
+    with FaultyProxy("127.0.0.1", s3.port) as proxy:
+        _convert(source, tmp_path / "A", url, s3.options_for(proxy.endpoint_url), check=False)
+        assert proxy.count("GET", ".png") == _COUNT
+        assert proxy.count("HEAD", ".png") == 0
+    _convert(source, tmp_path / "B", url, s3.storage_options)
+    assert [path.read_bytes() for path in sorted((tmp_path / "A").glob("*.mds"))] == [
+        path.read_bytes() for path in sorted((tmp_path / "B").glob("*.mds"))
+    ]
+
+
+@pytest.mark.s3
+def test_half_an_image_that_nobody_decodes_is_not_taken(s3: SeaweedServer, tmp_path: Path) -> None:
+    url, source = _bucket(s3, tmp_path, count=2)
+    with FaultyProxy("127.0.0.1", s3.port) as proxy:
+        proxy.arm(Fault(half_body=True, method="GET", path_contains="/1.png"))
+        _convert(source, tmp_path / "A", url, s3.options_for(proxy.endpoint_url), check=False)
+    assert LocalDataset(str(tmp_path / "A"), decode_images=False)[1]["image"] == picture(color=(1, 1, 2))
+
+
 class _Meter:
     """How many requests go through a proxy at the same time, at most."""
 

@@ -15,7 +15,8 @@ from xml.sax.saxutils import escape
 class SmallServer(ThreadingHTTPServer):
     """Serves ``files`` by path. ``trouble``: "", "denied", "missing", "busy", "short" or "wrong".
 
-    ``key``: access key that alone is let in, where one is set. ``seen``: what clients sent: paths with their queries,
+    ``key``: access key that alone is let in, where one is set. ``region``: where its buckets are, which requests that
+    are signed for another one are told. ``seen``: what clients sent: paths with their queries,
     and headers.
     """
 
@@ -26,6 +27,7 @@ class SmallServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.trouble = ""
         self.key = ""
+        self.region = ""
         self.seen: list[str] = []
 
     @property
@@ -68,6 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(*failure[server.trouble])
         elif f"Credential={server.key}" not in self.headers.get("Authorization", "Credential="):
             self._fail(400, "ExpiredToken")
+        elif f"%2F{server.region}%2F" not in self.path and server.region:
+            self._fail(400, "AuthorizationHeaderMalformed")
         elif "list-type" in query:
             self._list(path.rstrip("/"), query.get("prefix", [""])[0])
         elif path not in server.files:
@@ -127,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/xml")
+        if self.server.region:
+            self.send_header("x-amz-bucket-region", self.server.region)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
