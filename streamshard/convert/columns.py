@@ -31,7 +31,8 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LONGEST = (1 << 32) - 1
 _NULL_NBYTES = 4
 _LIST_HEAD_NBYTES = 8
-json_text = json.JSONEncoder().encode
+# What was parsed holds no circles.
+json_text = json.JSONEncoder(check_circular=False).encode
 """The text that a ``json`` column stores for a value (ASCII only, so its length is its size)."""
 
 
@@ -94,15 +95,22 @@ class KeyTally:
         self.utf8_nbytes.extend(nothing)
 
     def add_all(self, rows: range, values: list[Any]) -> None:
-        """Add the values of some rows; all at once where they are plain text."""
-        if set(map(type, values)) == {str} and all(map(str.isascii, values)):
-            json_nbytes = list(map(len, map(encode_basestring_ascii, values)))
-            if max(json_nbytes) <= _LONGEST:
-                self.kinds |= STR
-                self.rows.extend(rows)
-                self.json_nbytes.extend(json_nbytes)
-                self.utf8_nbytes.extend(map(len, values))
-                return
+        """Add the values of some rows; all at once where they are plain text, or lists of objects, as chats are."""
+        kinds = set(map(type, values))
+        if kinds == {str} and all(map(str.isascii, values)):
+            kind, json_nbytes = STR, list(map(len, map(encode_basestring_ascii, values)))
+            utf8_nbytes = list(map(len, values))
+        elif kinds == {list} and all(values) and {type(value[0]) for value in values} == {dict}:
+            kind, json_nbytes = OTHER, list(map(len, map(json_text, values)))
+            utf8_nbytes = [0] * len(values)
+        else:
+            kind, json_nbytes, utf8_nbytes = 0, [], []
+        if kind and max(json_nbytes) <= _LONGEST:
+            self.kinds |= kind
+            self.rows.extend(rows)
+            self.json_nbytes.extend(json_nbytes)
+            self.utf8_nbytes.extend(utf8_nbytes)
+            return
         for row, value in zip(rows, values, strict=True):
             self.add(row, value)
 

@@ -33,14 +33,17 @@ class OpenedImage:
             place: uint8[len(self)].
 
         Raises:
-            RecordProblem: the file has become shorter.
+            RecordProblem: the file has become shorter, or cannot be read.
         """
-        begin = os.readv(self._file, [place])
-        while begin < self._nbytes:
-            more = os.readv(self._file, [place[begin:]])
-            if not more:
-                raise changed_problem(self._name)
-            begin += more
+        try:
+            begin = os.readv(self._file, [place])
+            while begin < self._nbytes:
+                more = os.readv(self._file, [place[begin:]])
+                if not more:
+                    raise changed_problem(self._name)
+                begin += more
+        except OSError as error:
+            raise unread_problem(self._name, error) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -52,3 +55,8 @@ def changed_problem(name: str) -> RecordProblem:
     return RecordProblem(
         MISSING_IMAGE, f"image {shorten(name)} changed while it was read; run again when it is quiet"
     )
+
+
+def unread_problem(name: str, error: OSError) -> RecordProblem:
+    """What to say of a file that is there and whose bytes the system does not give."""
+    return RecordProblem(MISSING_IMAGE, f"image {shorten(name)} cannot be read: {error.strerror}")

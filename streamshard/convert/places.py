@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from streamshard.convert.jsonl import read_span
-from streamshard.convert.opened import OpenedImage, changed_problem
+from streamshard.convert.opened import OpenedImage, changed_problem, unread_problem
 from streamshard.convert.problems import (
     BAD_REFERENCE,
     EMPTY_IMAGE,
@@ -222,6 +222,9 @@ class LocalImages:
             content = os.read(file, wanted)
             if len(content) != wanted:
                 content += read_span(file, len(content), wanted - len(content))
+        except OSError as error:
+            raise unread_problem(located.name, error) from None
+        else:
             return nbytes, content
         finally:
             os.close(file)
@@ -287,7 +290,8 @@ def _checked_nbytes(file: int, located: Located) -> int:
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):
         raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.name)} is not a regular file")
-    check_image_nbytes(located, found.st_size)
+    if not 0 < found.st_size <= _LARGEST_IMAGE:
+        check_image_nbytes(located, found.st_size)
     return found.st_size
 
 

@@ -51,6 +51,8 @@ class Workers:
     ) -> None:
         for worker in self._running:
             worker.stop(at_once=kind is not None)
+        for worker in self._running:
+            worker.wait()
         self._running = []
         forget_stores()
 
@@ -150,7 +152,7 @@ class _Worker:
                 return
 
     def stop(self, *, at_once: bool) -> None:
-        """End the process and wait for it: at once, or when it has finished what it does."""
+        """Have the process end: at once, or when it has finished what it does."""
         if at_once:
             self._process.kill()
         else:
@@ -158,6 +160,9 @@ class _Worker:
                 self._send(None)
             except OSError:
                 self._process.kill()
+
+    def wait(self) -> None:
+        """Wait for a process that was stopped to end."""
         try:
             self._process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:

@@ -109,8 +109,9 @@ class RecordTally:
                     self._add_value(row, key, value, record)
             return
         declared = self._shaping.declared
+        references = [record.shaped.references for record in records]
         for key in names:
-            holding = sum(key in record.shaped.references for record in records)
+            holding = sum([key in held for held in references])
             if holding == len(records):
                 self._key(key).add_images(rows)
             elif holding or key in declared:

@@ -104,7 +104,7 @@ def _add_images(
 ) -> None:
     if image_keys == NO_IMAGES:
         return
-    for key in image_keys or (() if _KNOWN_KEYS.isdisjoint(record) else KNOWN_IMAGE_KEYS):
+    for key in image_keys or _known_keys_of(record):
         if key not in record or key in settled:
             continue
         value = record[key]
@@ -149,6 +149,12 @@ def _add_images(
     # The order of the columns, in which shards have them.
     if len(found.images) > 1:
         found.images = dict(sorted(found.images.items()))
+
+
+def _known_keys_of(record: dict[str, Any]) -> Collection[str]:
+    """The usual keys of images that a record has, the most usual first."""
+    known = _KNOWN_KEYS.intersection(record)
+    return known if len(known) < 2 else [key for key in KNOWN_IMAGE_KEYS if key in known]
 
 
 def _take_nested(found: References, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The samples of one shard of a plan: read again from the input, and laid into the shard's memory one after another."""
+"""The samples of one shard of a plan: read again from the input, and laid into memory one after another."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from streamshard.convert.supply import ImageSupply
 from streamshard.errors import ConvertError
 from streamshard.format.schema import Schema
 
+# A block is filled from files, hashed and written while it is in the processor's cache.
+_BLOCK_NBYTES = 1 << 19
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
 _STALE = "the input changed while it was converted: run again, with --no-resume"
@@ -96,20 +98,36 @@ class ShardSamples:
         self._opened: dict[int, _Opened] = {}
         self.costs = [0] * len(costs)
 
-    def laid_into(self, content: memoryview, begin: int) -> Iterator[int]:
-        """Lay the samples into ``content`` from ``begin`` on; gives the end of each when it is there.
+    def blocks(self) -> Iterator[tuple[memoryview, int]]:
+        """All samples, one after another, in blocks that stay in the processor's cache, with how many each holds.
+
+        A block holds whole samples, and its memory is used again for the next one.
 
         Raises:
-            ConvertError: the input is no longer what was planned.
+            ConvertError: the input is no longer what was planned, or cannot be read.
         """
+        memory = np.empty(_BLOCK_NBYTES, np.uint8).data
+        end = count = 0
+        for record in self._records():
+            nbytes = self._planned[record.place][0]
+            if count and end + nbytes > _BLOCK_NBYTES:
+                yield memory[:end], count
+                end = count = 0
+            if nbytes > len(memory):
+                memory = np.empty(nbytes, np.uint8).data
+            end = self._lay(record, memory, end)
+            count += 1
+        yield memory[:end], count
+
+    def _records(self) -> Iterator[_Record]:
+        """The records in order; with those whose images come over a network, later ones are on their way already."""
         supply = self._supply
         waiting: deque[_Record] = deque()
         waiting_images = 0
         for place, opened, line in self._lines():
             record = self._prepared(place, opened, line)
             if not waiting and supply.is_near(opened.root):
-                begin = self._lay(record, content, begin)
-                yield begin
+                yield record
                 continue
             for _, located in record.images:
                 for image in located:
@@ -119,11 +137,8 @@ class ShardSamples:
             while waiting and waiting_images >= supply.wants_more:
                 first = waiting.popleft()
                 waiting_images -= sum(len(located) for _, located in first.images)
-                begin = self._lay(first, content, begin)
-                yield begin
-        for record in waiting:
-            begin = self._lay(record, content, begin)
-            yield begin
+                yield first
+        yield from waiting
 
     def _lines(self) -> Iterator[tuple[int, _Opened, bytes]]:
         """The lines of the shard's rows in output order, read in ascending runs where they are neighbours."""
@@ -136,10 +151,15 @@ class ShardSamples:
                 end = _run_end(rows, begin)
                 number = int(rows["source"][begin])
                 opened = self._open(number)
-                if number not in files:
-                    files[number] = os.open(opened.source.path, os.O_RDONLY | os.O_CLOEXEC)
                 first = offsets[begin]
-                span = read_span(files[number], first, offsets[end - 1] + sizes[end - 1] - first)
+                try:
+                    if number not in files:
+                        files[number] = os.open(opened.source.path, os.O_RDONLY | os.O_CLOEXEC)
+                    span = read_span(files[number], first, offsets[end - 1] + sizes[end - 1] - first)
+                except OSError as error:
+                    raise ConvertError(
+                        f"{opened.source.name}: cannot be read ({error.strerror}); {_STALE}"
+                    ) from error
                 for place in range(begin, end):
                     at = offsets[place] - first
                     yield place, opened, span[at : at + sizes[place]]
@@ -188,7 +208,7 @@ class ShardSamples:
         return _Record(place, opened, sample, images)
 
     def _lay(self, record: _Record, content: memoryview, begin: int) -> int:
-        """Lay one sample into ``content``; gives its end."""
+        """Lay one sample into ``content``; gives its end there."""
         sample, root = record.sample, record.opened.root
         images: list[bytes | OpenedImage] = []
         placed: dict[OpenedImage, memoryview] = {}

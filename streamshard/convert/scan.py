@@ -119,7 +119,10 @@ class _Scan:
                 text_hash = xxhash.xxh64_intdigest(text)
                 tally.text_hashes.append(text_hash)
                 pending = self._parse(offset, tally.num_lines, text, text_hash)
-                if pending is not None:
+                if pending is not None and not waiting and self._supply.is_near(task.image_folder):
+                    self._close(pending)
+                    done += 1
+                elif pending is not None:
                     for image in pending.located:
                         self._images.begin(image)
                     waiting.append(pending)
@@ -157,7 +160,7 @@ class _Scan:
             if self._named:
                 self._tally.met |= self._named & record.keys()
             shaping = self._task.shaping
-            if not shaping.wants(record):
+            if shaping.where and not shaping.wants(record):
                 return None
             shaped = shaping.apply(record, rich=self._rich)
             if self._task.costs:

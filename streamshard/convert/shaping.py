@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from streamshard.convert.options import ConvertOptions
 
 
+_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 IMAGE_FILES = ("jpeg", "png", "list[jpeg]", "list[png]")
 """The encodings whose values are image files."""
 
@@ -181,7 +183,8 @@ class Shaping:
                 else plain_json(value)
                 for key, value in found.record.items()
             }
-        return Shaped(found.record, found, {name: len(array) for name, array in arrays.items()})
+        counts = {name: len(array) for name, array in arrays.items()} if arrays else _NO_COUNTS
+        return Shaped(found.record, found, counts)
 
     def wants(self, record: Mapping[str, Any]) -> bool:
         """Whether all conditions hold.
@@ -313,13 +316,12 @@ def _is_binary(value: Any) -> bool:
     return kind is bytes or (kind is list and bool(value) and all(type(item) is bytes for item in value))
 
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
-    """A record as it will be stored: values, and the images that belong to it."""
+class Shaped(NamedTuple):
+    """A record as it will be stored: values, the images that belong to it, and how many tokens columns hold."""
 
     values: dict[str, Any]
     found: References
-    token_counts: Mapping[str, int] = field(default_factory=dict)
+    token_counts: Mapping[str, int]
 
     @property
     def references(self) -> dict[str, list[Reference]]:

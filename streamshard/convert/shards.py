@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamshard.convert.destination import open_destination
 from streamshard.convert.images import own_pixel_limit
@@ -22,15 +21,10 @@ from streamshard.convert.samples import ShardSamples
 from streamshard.convert.scan import Advance
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.supply import ImageSettings, ImageSupply
-from streamshard.format.sample_hashes import side_basename
+from streamshard.format.sample_hashes import digest_function, side_basename
 from streamshard.format.schema import Schema
 from streamshard.format.shard import config_text, shard_head
-from streamshard.write.encode import shard_basename, store_shard, write_side_file
-
-_REPORTED_NBYTES = 1 << 23
-# What is kept for the next shard is as much as a shard of the default size needs, and not gigabytes.
-_KEPT_NBYTES = 1 << 27
-_spare_memory: list[NDArray[np.uint8]] = []
+from streamshard.write.encode import publish_side_file, shard_basename, store_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +90,20 @@ def _write(
     source = ShardSamples(
         plan, task.shard, shaping=task.shaping, image_root=task.image_root, costs=task.costs, supply=supply
     )
-    head = shard_head(source.sizes, config)
-    with _room_for(len(head) + int(source.sizes.sum())) as content:
-        content[: len(head)] = head
-        end = len(head)
-        reported_nbytes, reported = end, 0
-        for number, end in enumerate(source.laid_into(content, len(head)), start=1):
-            if end - reported_nbytes >= _REPORTED_NBYTES:
-                advance(end - reported_nbytes, number - reported)
-                reported_nbytes, reported = end, number
-        advance(end - reported_nbytes, len(source.sizes) - reported)
-        side_digest = None
-        if task.sample_hash is not None:
-            ends = len(head) + np.cumsum(source.sizes)
-            samples = [content[end - nbytes : end] for end, nbytes in zip(ends, source.sizes, strict=True)]
-            side_digest = write_side_file(built, task.basename, samples, task.sample_hash)
-        info = store_shard(
-            built,
-            task.basename,
-            schema,
-            [content],
-            len(source.sizes),
-            compression=task.compression,
-            hashes=task.hashes,
-            size_limit=task.size_limit,
-        )
+    digests: list[bytes] = []
+    info = store_shard(
+        built,
+        task.basename,
+        schema,
+        chain([shard_head(source.sizes, config)], _passing(source, task.sample_hash, digests, advance)),
+        len(source.sizes),
+        compression=task.compression,
+        hashes=task.hashes,
+        size_limit=task.size_limit,
+    )
+    side_digest = None
+    if task.sample_hash is not None:
+        side_digest = publish_side_file(built, task.basename, b"".join(digests), task.sample_hash)
     basename = info.stored.basename
     destination = open_destination(task.out, task.storage_options)
     if side_digest is not None:
@@ -134,15 +117,21 @@ def _write(
     return info.raw.nbytes
 
 
-@contextmanager
-def _room_for(nbytes: int) -> Iterator[memoryview]:
-    """Lend memory for one shard; what the last shard had is lent again, since fresh memory costs as much as a copy."""
-    memory = _spare_memory.pop() if _spare_memory else np.empty(0, np.uint8)
-    if len(memory) < nbytes:
-        memory = np.empty(nbytes, np.uint8)
-    yield memory.data[:nbytes]
-    if len(memory) <= _KEPT_NBYTES:
-        _spare_memory.append(memory)
+def _passing(
+    source: ShardSamples, sample_hash: str | None, digests: list[bytes], advance: Advance
+) -> Iterator[memoryview]:
+    """Give the samples on in blocks, report them, and put the hashes of the samples into ``digests``."""
+    digest = None if sample_hash is None else digest_function(sample_hash)
+    number = 0
+    for block, count in source.blocks():
+        if digest is not None:
+            sizes = source.sizes[number : number + count]
+            digests += [
+                digest(block[end - nbytes : end]) for end, nbytes in zip(np.cumsum(sizes), sizes, strict=True)
+            ]
+        yield block
+        advance(len(block), count)
+        number += count
 
 
 @lru_cache(maxsize=1)

@@ -41,7 +41,7 @@ class Compression:
         """What is added to a shard's file name, with the dot."""
         return "." + self.algorithm
 
-    def compress(self, raw: bytes) -> bytes:
+    def compress(self, raw: bytes | bytearray) -> bytes:
         """Compress a whole file."""
         if self.algorithm == "zstd":
             return bytes(_zstandard().ZstdCompressor(level=self.level).compress(raw))
@@ -100,7 +100,7 @@ def decompress_file(src: BinaryIO, dst: BinaryIO, algorithm: str, *, raw_nbytes:
     return written
 
 
-def _gzip(raw: bytes, level: int) -> bytes:
+def _gzip(raw: bytes | bytearray, level: int) -> bytes:
     # Written by hand: the header that Python's gzip module writes differs between its versions.
     deflate = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     head = b"\x1f\x8b\x08\x00\0\0\0\0" + {9: b"\x02", 1: b"\x04"}.get(level, b"\x00") + b"\xff"

@@ -71,7 +71,11 @@ def write_side_file(
     Raises:
         StorageError: the file could not be written.
     """
-    content = side_bytes(algorithm, samples)
+    return publish_side_file(directory, basename, side_bytes(algorithm, samples), algorithm)
+
+
+def publish_side_file(directory: Path, basename: str, content: bytes, algorithm: str) -> str:
+    """Publish a side file whose content is there; the rest is as for :func:`write_side_file`."""
     publish_file(directory, side_basename(basename), [content])
     return hash_bytes(algorithm, content)
 
@@ -87,7 +91,10 @@ def store_shard(
     hashes: Sequence[str],
     size_limit: int | None,
 ) -> ShardInfo:
-    """Publish a shard whose raw bytes are there, in pieces; the rest is as for :func:`write_shard`."""
+    """Publish a shard whose raw bytes come in pieces; the rest is as for :func:`write_shard`.
+
+    A piece is done with when the next one is asked for, so that its memory may be used again.
+    """
     raw = _Described(basename, hashes)
     compressed = None
     codec = parse_compression(compression)
@@ -95,7 +102,10 @@ def store_shard(
         publish_file(directory, basename, raw.passing(content))
     else:
         compressed = _Described(basename + codec.suffix, hashes)
-        packed = codec.compress(b"".join(raw.passing(content)))
+        whole = bytearray()
+        for buffer in raw.passing(content):
+            whole += buffer
+        packed = codec.compress(whole)
         publish_file(directory, compressed.basename, compressed.passing([packed]))
     return ShardInfo(
         schema,

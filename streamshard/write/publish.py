@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamshard.errors import AccessDeniedError, StorageError
+from streamshard.errors import AccessDeniedError, StorageError, StreamshardError
 from streamshard.storage.store import replacing
 
 
@@ -17,9 +17,11 @@ def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryvie
 
     Args:
         name: path below ``directory``; its folders are made.
+        buffers: each is done with when the next one is asked for.
 
     Raises:
         AccessDeniedError: not permitted; StorageError: not written for another reason. Both name the file.
+        StreamshardError: whatever is raised by those who make the buffers.
     """
     path = directory / name
     try:
@@ -28,6 +30,8 @@ def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryvie
             for buffer in buffers:
                 file.write(buffer)
             file.flush()
+    except StreamshardError:
+        raise
     except OSError as error:
         kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
         raise kind(f"{path}: could not be written: {error.strerror or error}") from error

@@ -120,6 +120,7 @@ def test_a_process_with_threads_is_not_copied() -> None:
         worker = processes._Worker()
         assert type(worker._process) is subprocess.Popen
         worker.stop(at_once=True)
+        worker.wait()
     finally:
         stop.set()
         thread.join()
@@ -137,6 +138,7 @@ def test_a_worker_in_the_middle_of_a_task_dies_when_its_pipe_ends(tmp_path: Path
     process.stdin.close()
     process.wait(20)
     worker.stop(at_once=True)
+    worker.wait()
 
 
 def test_an_unexpected_error_keeps_its_class_and_carries_the_workers_traceback(tmp_path: Path) -> None:
