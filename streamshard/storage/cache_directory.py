@@ -85,13 +85,33 @@ class CacheDirectory:
             if not self.path.exists():
                 # For this user alone; one that is to be shared is made by whoever shares it.
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory.mkdir(parents=True, exist_ok=True)
+            self._make_below(directory)
         except OSError as error:
             raise self.unusable(error) from error
 
+    def _make_below(self, directory: Path) -> None:
+        """Make what is missing of a directory in the cache, as open to others as the cache is, whatever the umask."""
+        if directory.is_dir():
+            return
+        self._make_below(directory.parent)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            if not directory.is_dir():
+                raise
+        else:
+            # Not sticky: who shares a directory also cleans up what others' dead processes left there.
+            directory.chmod(0o700 | (self.path.stat().st_mode & 0o2077))
+
     def file_mode(self) -> int:
-        """The permissions of a cached file: for its owner, and to read for whom the directory lets in."""
-        return 0o600 | (self.path.stat().st_mode & 0o044)
+        """The permissions of a file in the cache: its owner's, and what the directory lets others do.
+
+        Who may write to a directory may replace what is in it; writing to it too is what locks of others need.
+        """
+        return 0o600 | (self.path.stat().st_mode & 0o066)
+
+    def _lock(self, path: Path) -> FileLock:
+        return FileLock(path, place=self.path, mode=self.file_mode())
 
     def refuse_links(self, place: Path) -> None:
         """Raise StorageError if a directory in the cache, or one between, is a link."""
@@ -128,7 +148,7 @@ class CacheDirectory:
         path = self._inside("locks", name, ".lock")
         self.make(path.parent)
         try:
-            return FileLock(path, place=self.path)
+            return self._lock(path)
         except OSError as error:
             raise self.unusable(error) from error
 
@@ -137,7 +157,7 @@ class CacheDirectory:
         """Be alone with the accounts of this directory. Never waits for long: holders do little."""
         self.make(self.hidden)
         try:
-            lock = FileLock(self.hidden / "room.lock", place=self.path)
+            lock = self._lock(self.hidden / "room.lock")
         except OSError as error:
             raise self.unusable(error) from error
         try:
@@ -179,7 +199,7 @@ class CacheDirectory:
         """Replace the marker of ``name`` in one step."""
         path = self._inside("written" if written else "adopted", name, ".json")
         text = json.dumps({"digest": marker.digest, "nbytes": marker.nbytes, "mtime_ns": marker.mtime_ns})
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._make_below(path.parent)
         temporary = path.with_name(f"{secrets.token_hex(8)}.tmp")
         try:
             temporary.write_text(text, "utf-8")
@@ -260,7 +280,7 @@ class CacheDirectory:
         if not path.exists():
             return False
         try:
-            lock = FileLock(path, place=self.path)
+            lock = self._lock(path)
         except OSError:
             return True  # another user's, or going at this moment
         try:
@@ -284,7 +304,7 @@ class CacheDirectory:
                 token = secrets.token_hex(8)
                 path = self.hidden / "alive" / token
                 try:
-                    lock = FileLock(path, place=self.path)
+                    lock = self._lock(path)
                     ours = _try_own(lock)
                 except OSError as error:
                     raise self.unusable(error) from error

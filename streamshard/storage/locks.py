@@ -7,13 +7,19 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from pathlib import Path
 
 from streamshard.errors import StorageError
+from streamshard.storage.cancel import pause
 
 logger = logging.getLogger(__name__)
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+# How often a file that another user shares is tried to be opened while that user is still setting its permissions.
+_ATTEMPTS = 25
+_BETWEEN_S = 0.002
 
 # A forked child shares its parent's open files, and so would keep the parent's locks after the parent's
 # death. Only descriptors of exclusive locks are listed: a child may go on reading what its parent opened.
@@ -71,13 +77,14 @@ def try_lock(descriptor: int, *, shared: bool, place: Path) -> bool:
 class FileLock:
     """An exclusive lock on a file of its own, which stays when the lock is released.
 
-    The file's modification time is the holder's heartbeat: those who wait see that it is alive.
+    The file's modification time is the holder's heartbeat: those who wait see that it is alive. ``mode`` are the
+    permissions that it gets whatever the umask; with None they follow the umask.
     """
 
-    def __init__(self, path: Path, *, place: Path) -> None:
+    def __init__(self, path: Path, *, place: Path, mode: int | None = None) -> None:
         self._place = place
         self._pid = os.getpid()
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        self._descriptor = _open_shared(path, mode)
         _exclusive.add(self._descriptor)
 
     def try_acquire(self) -> bool:
@@ -107,6 +114,23 @@ class FileLock:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         _exclusive.discard(descriptor)
         os.close(descriptor)
+
+
+def _open_shared(path: Path, mode: int | None) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    for attempt in range(_ATTEMPTS):
+        try:
+            descriptor = os.open(path, flags, 0o666 if mode is None else mode)
+            break
+        except PermissionError:
+            if mode is None or not mode & 0o022 or attempt == _ATTEMPTS - 1:
+                raise
+            pause(_BETWEEN_S)  # another user has made it this moment and will open it to others
+    if mode is not None:
+        status = os.fstat(descriptor)
+        if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():
+            os.fchmod(descriptor, mode)
+    return descriptor
 
 
 def same_file(descriptor: int, path: Path) -> bool:

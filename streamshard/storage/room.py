@@ -140,7 +140,10 @@ def evict(directory: CacheDirectory, name: str) -> bool:
                 return False
         if not same_file(descriptor, path):
             return False
-        path.unlink()
+        try:
+            path.unlink()
+        except PermissionError:
+            return False  # another user's, in a directory with the sticky bit
         directory.forget(name)
     finally:
         os.close(descriptor)

@@ -136,6 +136,34 @@ def test_b093_another_users_directory(
     check_told(nursery.run(EPOCH, options, user=NOBODY), told)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+@as_root
+def test_b093_a_directory_that_its_owner_has_opened_to_others_is_shared(
+    nursery: Nursery, server: SmallServer, short_directory: Path, mode: int
+) -> None:
+    short_directory.chmod(0o755)
+    cache = short_directory / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    options = reading(server, 0, local=str(cache))
+    if mode == 0o770:  # to its group alone, which they are not in
+        told = rf"cache directory {cache}: .*Permission denied.*{WHAT_TO_SET}"
+        check_told(nursery.run(EPOCH, options, user=NOBODY), told)
+        return
+    limited = reading(server, 0, local=str(cache), cache_limit=4000)
+    check_epoch(nursery.run(EPOCH, limited))
+    check_epoch(nursery.run(EPOCH, options, user=NOBODY))
+    before = len(server.seen)
+    check_epoch(nursery.run(EPOCH, options))
+    check_epoch(nursery.run(EPOCH, options, user=12345))
+    assert not [line for line in server.seen[before:] if ".mds" in line.split()[0]]
+    for user in (None, 12345):
+        check_epoch(nursery.run(EPOCH, limited, user=user))
+    # Each evicts what the other has fetched; except where the sticky bit forbids it, which is no error.
+    if mode == 0o777:
+        assert sum(path.stat().st_size for path in cache.glob("*.mds")) <= 4000
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @as_root
 def test_b093_no_home(nursery: Nursery, server: SmallServer, short_directory: Path, workers: int) -> None:

@@ -46,7 +46,7 @@ def test_a_cache_that_we_make_lets_nobody_else_in(tmp_path: Path, compression: s
 
 
 @pytest.mark.parametrize(
-    ("directory", "file"), [(0o700, 0o600), (0o750, 0o640), (0o2775, 0o644), (0o777, 0o644)]
+    ("directory", "file"), [(0o700, 0o600), (0o750, 0o640), (0o2775, 0o664), (0o777, 0o666)]
 )
 def test_a_cache_that_the_user_shares_stays_shared(tmp_path: Path, directory: int, file: int) -> None:
     write_dataset(tmp_path / "d", text_samples(30))
