@@ -33,7 +33,7 @@ from streamshard.errors import StorageError
 from streamshard.storage.cancel import pause
 from streamshard.storage.eviction import CachedEntry
 from streamshard.storage.locks import FileLock, LocksUnsupportedError
-from streamshard.storage.store import check_key, is_temporary
+from streamshard.storage.store import check_key, is_temporary, make_below
 
 HIDDEN = ".streamshard"
 
@@ -85,23 +85,9 @@ class CacheDirectory:
             if not self.path.exists():
                 # For this user alone; one that is to be shared is made by whoever shares it.
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._make_below(directory)
+            make_below(self.path, directory)
         except OSError as error:
             raise self.unusable(error) from error
-
-    def _make_below(self, directory: Path) -> None:
-        """Make what is missing of a directory in the cache, as open to others as the cache is, whatever the umask."""
-        if directory.is_dir():
-            return
-        self._make_below(directory.parent)
-        try:
-            directory.mkdir()
-        except FileExistsError:
-            if not directory.is_dir():
-                raise
-        else:
-            # Not sticky: who shares a directory also cleans up what others' dead processes left there.
-            directory.chmod(0o700 | (self.path.stat().st_mode & 0o2077))
 
     def file_mode(self) -> int:
         """The permissions of a file in the cache: its owner's, and what the directory lets others do.
@@ -199,7 +185,7 @@ class CacheDirectory:
         """Replace the marker of ``name`` in one step."""
         path = self._inside("written" if written else "adopted", name, ".json")
         text = json.dumps({"digest": marker.digest, "nbytes": marker.nbytes, "mtime_ns": marker.mtime_ns})
-        self._make_below(path.parent)
+        make_below(self.path, path.parent)
         temporary = path.with_name(f"{secrets.token_hex(8)}.tmp")
         try:
             temporary.write_text(text, "utf-8")

@@ -173,6 +173,21 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         raise
 
 
+def make_below(top: Path, directory: Path) -> None:
+    """Make what is missing of a directory below ``top``, as open to others as ``top`` is, whatever the umask."""
+    if directory.is_dir():
+        return
+    make_below(top, directory.parent)
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        if not directory.is_dir():
+            raise
+    else:
+        # Not sticky: who shares a directory also cleans up what others' dead processes left there.
+        directory.chmod(0o700 | (top.stat().st_mode & 0o2077))
+
+
 def sync_file(path: Path) -> None:
     """Force the content of ``path`` to the disk."""
     handle = os.open(path, os.O_RDONLY)

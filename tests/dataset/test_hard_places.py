@@ -157,7 +157,7 @@ def test_b093_a_directory_that_its_owner_has_opened_to_others_is_shared(
     check_epoch(nursery.run(EPOCH, options))
     check_epoch(nursery.run(EPOCH, options, user=12345))
     assert not [line for line in server.seen[before:] if ".mds" in line.split()[0]]
-    for user in (None, 12345):
+    for user in (NOBODY, 12345):
         check_epoch(nursery.run(EPOCH, limited, user=user))
     # Each evicts what the other has fetched; except where the sticky bit forbids it, which is no error.
     if mode == 0o777:
