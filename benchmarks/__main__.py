@@ -24,6 +24,7 @@ from benchmarks import (
     bench_replication,
     bench_scale,
     bench_start,
+    bench_streams,
     bench_write,
 )
 from benchmarks.contest import Contest, Setting, hold
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "epochs": bench_loader.epochs,
     "order": bench_order.order,
     "scale": bench_scale.scale,
+    "streams": bench_streams.streams,
     "quality": bench_quality.quality,
     "write": bench_write.write,
     "start": bench_start.start,
@@ -55,7 +57,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
 }
 
 
-ALONE = ("scale", "quality", "replication", "cloud", "images")
+ALONE = ("scale", "streams", "quality", "replication", "cloud", "images")
 """Works that ``all`` leaves out: long ones with pages of their own, beside no peer or beside others."""
 
 

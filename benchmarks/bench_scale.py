@@ -1,4 +1,4 @@
-"""Many shards, many streams: opening an index, its order, and the memory of a loader with workers."""
+"""Many shards: opening an index, its order, and the memory of a loader with workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.contest import Contest, Party, Setting
 from benchmarks.machine import ROOT
@@ -19,7 +18,6 @@ from benchmarks.memory import Meter, private_nbytes
 _MODULE = "benchmarks.bench_scale"
 PER_SHARD = 10_000
 SIZES = (100_000, 1_000_000)
-STREAMS = 1000
 BATCH_SIZE = 256
 WORKERS = 4
 _PER_FOLDER = 1000
@@ -63,19 +61,6 @@ def scale(setting: Setting) -> Iterator[Contest]:
             {"small": str(dataset(setting.directory, 1)), "start": start},
             checked=False,
         )
-    count = min(STREAMS, small)
-    many = [dataset(setting.directory, small // count, number) for number in range(count)]
-    yield Contest(
-        f"scale: {small:,} shards in {count:,} streams and in one",
-        _MODULE,
-        [
-            Party("one stream", "streams", options={"folder": str(places[small]), "count": 1}),
-            Party(f"{count:,} streams", "streams", options={"folder": str(many[0].parent), "count": count}),
-        ],
-        "seconds",
-        False,
-        checked=False,
-    )
 
 
 def dataset(directory: Path, shards: int, number: int | None = None) -> Path:
@@ -227,33 +212,3 @@ def _train(directory: str, start: str) -> None:
 def _children() -> list[str]:
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [pid for pid in listed if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def streams(folder: str, count: int, lanes: int | None = None) -> dict[str, float]:
-    """Construct a dataset of one or many streams, then compute some batches of the order."""
-    from streamshard import Stream, StreamingDataset
-    from streamshard.order.batches import BatchPlan
-
-    names = [folder] if count == 1 else [f"{folder}/{number:04}" for number in range(count)]
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["STREAMSHARD_CACHE"] = cache
-        meter = Meter()
-        dataset = StreamingDataset(
-            streams=[Stream(local=name) for name in names], shuffle=True, num_canonical_nodes=lanes
-        )
-        measured = meter.read()
-        order: Any = dataset._states.order
-        plan = BatchPlan(num_samples=order.num_samples, global_batch_size=BATCH_SIZE, ranks=1)
-        times = []
-        before = private_nbytes()
-        for first, last in ((0, 1), (1, min(1001, plan.num_batches))):
-            begin = time.perf_counter()
-            order.rank_batches(plan, 0, first, last)
-            times.append(time.perf_counter() - begin)
-        blocks_mb = (private_nbytes() - before) / 1e6
-    return {
-        **measured,
-        "first_batch_s": times[0],
-        "next_1000_batches_s": times[1],
-        "batches_mb": max(0.0, blocks_mb),
-    }

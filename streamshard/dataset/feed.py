@@ -20,6 +20,7 @@ from streamshard.dataset.source import Source
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order, RankBatches
+from streamshard.order.uses import live_shards
 
 if TYPE_CHECKING:
     from streamshard.dataset.sieve import Sieve
@@ -87,6 +88,11 @@ class Share:
         if self.order.batching == "device_per_stream":
             return 0.0, 1.0
         return self.rank / self.plan.ranks, (self.rank + 1) / self.plan.ranks
+
+    @property
+    def parts(self) -> int:
+        """Parts in lane order that each global batch is cut into, of which this rank reads one."""
+        return 1 if self.order.batching == "device_per_stream" else self.plan.ranks
 
     @property
     def _ranks_here(self) -> int:
@@ -178,7 +184,7 @@ class Feed:
                 batches before the first one that needs it have been given.
         """
         keep_freed_memory(self._source.sample_nbytes)
-        pool = ShardPool(self._source)
+        pool = ShardPool(self._source, live=live_shards(self._share.order, parts=self._share.parts))
         sieve = self._sieve
         foresight = Foresight(self._source, self._share)
         ahead = Ahead(self._source, self._share, foresight, sieve.lost if sieve is not None else None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
     from streamshard.read.head import ShardHead
     from streamshard.storage.cache import CachedFile
 
+logger = logging.getLogger(__name__)
+
 MAX_OPEN_SHARDS = 256
 """Default number of open shards: above the 128 or so that the default shuffle mixes at once."""
-# Each of very many streams has shards of its own live. More are open for them, but no more than a quarter of what the
-# process may open at two descriptors a shard.
+# Very many streams and large windows have more shards live. More are open for them, but no more than a quarter of
+# what the process may open at two descriptors a shard.
 _MOST_OPEN_SHARDS = 4096
 _OPEN_PER_STREAM = 3
 # Of shards that were open, what was found in front of their samples is remembered, so that they open again at little
@@ -47,11 +51,16 @@ class ShardPool:
 
     Where the cache has a limit, a reader is closed right after use: an open file is held against eviction, and
     workers that each hold many could wait for each other's space for ever.
+
+    Args:
+        source: the samples.
+        live: shards that the order is expected to need at once; 0: not known.
+        capacity: shards to keep open; None: by ``live``, the number of streams and the system's limit of open files.
     """
 
-    def __init__(self, source: Source, *, capacity: int | None = None) -> None:
+    def __init__(self, source: Source, *, live: int = 0, capacity: int | None = None) -> None:
         self._source = source
-        self._capacity = _default_capacity(source) if capacity is None else capacity
+        self._capacity = _default_capacity(source, live) if capacity is None else capacity
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
         self._open: OrderedDict[int, tuple[ShardReader, CachedFile | None]] = OrderedDict()
         self._lent: Mapping[int, ShardReader] = {}
@@ -285,12 +294,31 @@ def _decode_columns(
     return decoder.columns_of(joined, begins, ends)
 
 
-def _default_capacity(source: Source) -> int:
-    """Give the number of shards to keep open: 256, more of very many streams, fewer where few files may be open."""
+def _default_capacity(source: Source, live: int) -> int:
+    """Give the number of shards to keep open: 256, more where more are live, fewer where few files may be open."""
     files = most_open_files()
     # An open shard takes up to three: its file, its map's, and the one that holds it in the cache.
     least = max(1, min(MAX_OPEN_SHARDS, files // 4))
-    return max(least, min(_OPEN_PER_STREAM * len(source.streams), _MOST_OPEN_SHARDS, files // 8))
+    # Half as many again as are live: where some end, those that follow are open before these are closed.
+    wanted = min(max(_OPEN_PER_STREAM * len(source.streams), live + live // 2), source.num_shards)
+    capacity = max(least, min(wanted, _MOST_OPEN_SHARDS, files // 8))
+    if capacity < min(live, _MOST_OPEN_SHARDS):
+        _say_how_few(capacity, live, files)
+    return capacity
+
+
+@functools.lru_cache
+def _say_how_few(capacity: int, live: int, files: int) -> None:
+    """Say it once."""
+    logger.warning(
+        "batches are mixed from about %d shards at a time; this process may have %d files open, so %d shards are kept "
+        "open and the others opened again and again, which takes several times the CPU: raise the limit, as with "
+        "ulimit -n %d",
+        live,
+        files,
+        capacity,
+        8 * min(live + live // 2, _MOST_OPEN_SHARDS),
+    )
 
 
 class PoolHere:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoding", "Fetching", "OpenStream", "Source", "open_streams"]
 
 _IN_SIGHT_OF_LIMIT = 16
+_NUMBERS = ("begins", "first_shard", "_first_shards")  # made again where a source is unpickled
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +190,14 @@ class Source:
     def _number(self) -> None:
         sizes = [stream.index.samples_per_shard for stream in self.streams]
         self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
+        self._first_shards: list[int] = self.first_shard.tolist()
         if len(sizes) == 1:
             self.begins = self.streams[0].index.begins  # shared with other processes, perhaps
         else:
             self.begins = np.concatenate(([0], np.cumsum(np.concatenate(sizes), dtype=np.int64)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("begins", "first_shard")}
+        return {key: value for key, value in self.__dict__.items() if key not in _NUMBERS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -253,8 +256,8 @@ class Source:
 
     def stream_of(self, shard: int) -> tuple[OpenStream, int]:
         """Give the stream of a shard, and the shard's number in it."""
-        number = int(np.searchsorted(self.first_shard, shard, side="right")) - 1
-        return self.streams[number], shard - int(self.first_shard[number])
+        number = bisect_right(self._first_shards, shard) - 1
+        return self.streams[number], shard - self._first_shards[number]
 
     def info(self, shard: int) -> ShardInfo:
         """Index entry of a shard."""

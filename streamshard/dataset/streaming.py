@@ -16,6 +16,7 @@ from streamshard.dataset.batching import Batching
 from streamshard.dataset.course import Course
 from streamshard.dataset.environment import Topology
 from streamshard.dataset.feed import Feed, Share
+from streamshard.dataset.heap import spare_what_is_there
 from streamshard.dataset.incidents import check_report
 from streamshard.dataset.iteration import Iteration, go_on
 from streamshard.dataset.mesh import world_of
@@ -296,6 +297,8 @@ class StreamingDataset(Course, IterableDataset[Any]):
             # Before the epoch counts as begun: these may raise.
             self.plan_of_next()
             check_report(self._tolerance.report, self._world().rank)
+        else:
+            spare_what_is_there()
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.epoch, beginning.position)

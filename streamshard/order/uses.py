@@ -129,6 +129,12 @@ def _pass_span(walk: Walk, turn: int, part: tuple[float, float]) -> _Span:
     return _Span(np.concatenate(shards), np.concatenate(begins), np.concatenate(stops))
 
 
+def live_shards(order: Order, *, parts: int = 1) -> int:
+    """Give the shards that one of so many equal parts of each batch needs at once, over all streams in use."""
+    wanted = zip(order.walks, order.samples_per_epoch, strict=True)
+    return sum(walk.live_shards(parts) for walk, samples in wanted if samples)
+
+
 def live_nbytes(order: Order, mean_shard_nbytes: Sequence[float], *, num_nodes: int = 1) -> int:
     """Give the bytes of shards that a node is expected to need at once, over all streams that the order uses."""
     wanted = zip(order.walks, order.samples_per_epoch, mean_shard_nbytes, strict=True)

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale
+from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale, bench_streams
 from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
 from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
@@ -36,6 +36,7 @@ SAMPLES = {
     "order": 20_000,
     "quality": 320,
     "scale": 20,
+    "streams": 16,
     "write": 40,
     "start": 1,
     "growth": 64,
@@ -86,12 +87,24 @@ def test_images_run(tmp_path: Path) -> None:
 def test_scale_runs_but_for_its_spawned_workers(tmp_path: Path) -> None:
     setting = Setting({}, 1, tmp_path, SAMPLES["scale"])
     chosen = [contest for contest in bench_scale.scale(setting) if "spawn" not in contest.title]
-    assert len(chosen) == 5
+    assert len(chosen) == 4
     results = [hold(contest, setting) for contest in chosen]
     for result in results:
         for party in result["parties"].values():
             party["median"].pop("above_mb", None)  # so few shards need no more memory than one does
     _check(results)
+
+
+def test_streams_of_any_number_have_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMSHARD_CACHE", "")  # set by each party
+    for contest in bench_streams.streams(Setting({}, 1, tmp_path, SAMPLES["streams"])):
+        work = getattr(bench_streams, contest.parties[0].function)
+        parties = [party for party in contest.parties if "files" not in party.options]
+        assert [len(party.options["folders"]) for party in parties] == [4, 1, 1]
+        options = [{**contest.options, **party.options} for party in parties]
+        products = [work(**each, check=True) for each in options]
+        assert products[0] == products[1] == products[2]
+        assert all(value >= 0 for value in work(**options[0]).values())
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # growth, on few cores

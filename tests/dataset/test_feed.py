@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset
-from streamshard.dataset import pool
+from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
+from streamshard.dataset import feed, pool
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
 from streamshard.read import head
@@ -469,15 +469,50 @@ def write_strings(directory: Path) -> Path:
     return directory
 
 
-def test_of_many_streams_more_shards_are_kept_open_within_the_limits_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_more_shards_are_kept_open_where_more_are_live_within_the_limits_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    streams = [Stream(local=write_numbers(tmp_path / f"{number}", [3])) for number in range(3)]
+    streams = [Stream(local=write_numbers(tmp_path / f"{number}", [1] * 8)) for number in range(3)]
     source = StreamingDataset(streams=streams)._source
     monkeypatch.setattr(pool, "MAX_OPEN_SHARDS", 2)
-    for files, kept in ((1 << 20, 9), (40, 5), (pool.resource.RLIM_INFINITY, 9), (8, 2)):
-        monkeypatch.setattr(pool.resource, "getrlimit", lambda _, files=files: (files, files))
-        assert ShardPool(source)._capacity == kept
+    for files, live, kept in (
+        (1 << 20, 0, 9),
+        (1 << 20, 10, 15),
+        (1 << 20, 20, 24),  # there are no more
+        (80, 10, 10),
+        (40, 0, 5),
+        (8, 0, 2),
+    ):
+        monkeypatch.setattr(pool, "most_open_files", lambda files=files: files)
+        assert ShardPool(source, live=live)._capacity == kept
+    assert not caplog.records
+    for _ in range(2):
+        assert ShardPool(source, live=11)._capacity == 2
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "about 11 shards" in said
+    assert "8 files open, so 2 shards" in said
+    assert "ulimit -n 128" in said
+
+
+def test_a_feed_expects_as_many_shards_as_its_rank_has_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[int] = []
+    make = feed.ShardPool
+    monkeypatch.setattr(
+        feed, "ShardPool", lambda source, live: expected.append(live) or make(source, live=live)
+    )
+    for ranks in (1, 2):
+        dataset = StreamingDataset(
+            local=write_numbers(tmp_path / f"{ranks}", [5] * 40),
+            shuffle=True,
+            num_canonical_nodes=4,
+            shuffle_block_size=15,
+            batch_size=4,
+            world=World(0, ranks),
+        )
+        next(iter(dataset))
+    assert expected == [12, 6]
 
 
 def test_shards_that_are_opened_again_are_not_checked_again(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamshard.order.epoch import Order
 from streamshard.order.fixed import walk_of
-from streamshard.order.uses import NextUses, live_nbytes
+from streamshard.order.uses import NextUses, live_nbytes, live_shards
 from streamshard.order.walk import Walk
 
 _BATCH = 16
@@ -108,3 +108,10 @@ def test_the_bytes_in_use_at_once_are_those_of_the_streams_in_use() -> None:
     walks = [Walk(np.full(8, 20), seed=1, stream=number, lanes=1, window=2) for number in range(2)]
     assert live_nbytes(Order(walks), [100.0, 10.0]) == 220
     assert live_nbytes(Order(walks, [0, 160]), [100.0, 10.0]) == 20
+
+
+def test_the_shards_in_use_at_once_are_those_of_a_part_of_the_lanes() -> None:
+    walks = [Walk(np.full(80, 20), seed=1, stream=number, lanes=4, window=3) for number in range(3)]
+    order = Order(walks, [160, 160, 0])
+    assert live_shards(order) == 2 * walks[0].live_shards() == 24
+    assert live_shards(order, parts=2) == 12
