@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third-party packages and the only places that may import them.
 ONLY_IN = {
     "torch": ("dataset/",),
-    "fsspec": ("storage/fsspec_store.py",),
+    "fsspec": ("storage/clients.py",),
     "click": ("cli/",),
     "tqdm": ("cli/", "write/upload.py"),
     "ray": ("ray/", "convert/ray_"),

@@ -263,7 +263,7 @@ def test_a_scheme_whose_package_is_missing_names_the_extra(monkeypatch: pytest.M
     def missing(*_: Any, **__: Any) -> None:
         raise ImportError("Install gcsfs to access Google Cloud Storage")
 
-    monkeypatch.setattr("streamshard.storage.fsspec_store.url_to_fs", missing)
+    monkeypatch.setattr("streamshard.storage.clients.url_to_fs", missing)
     with pytest.raises(MissingDependencyError, match=r"gs://bucket.*pip install 'streamshard\[gcs\]'"):
         open_store("gs://bucket").size("a")
 
@@ -280,13 +280,13 @@ def test_the_file_system_of_the_user_is_not_touched() -> None:
     store = open_stub()
     store.put_bytes("a", b"1")
     assert theirs.dircache.use_listings_cache
-    assert store._filesystem()[0] is not theirs
+    assert store._client.filesystem()[0] is not theirs
 
 
 def test_stores_in_one_process_share_a_client_where_only_the_prefix_differs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streamshard.storage.fsspec_store._BUCKET_SCHEMES", frozenset({"stub"}))
+    monkeypatch.setattr("streamshard.storage.clients._BUCKET_SCHEMES", frozenset({"stub"}))
     stores = [open_store(f"stub://root/{number}", retry=QUICK) for number in range(5)]
     for number, store in enumerate(stores):
         store.put_bytes("a", b"%d" % number)

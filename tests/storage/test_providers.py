@@ -73,7 +73,7 @@ def test_what_was_set_where_the_store_was_made_goes_to_its_workers(monkeypatch: 
     monkeypatch.delenv("AZURE_ACCOUNT_NAME")
     again = pickle.loads(pickle.dumps(store))
     assert isinstance(again, FsspecStore)
-    assert again._options == {"account_name": "acme"}
+    assert again._client._options == {"account_name": "acme"}
     assert again.url == "azure://box/d"
 
 
@@ -90,7 +90,7 @@ def test_a_scheme_whose_package_is_missing_names_its_extra(
     def missing(*_: Any, **__: Any) -> None:
         raise ImportError("Install it")
 
-    monkeypatch.setattr("streamshard.storage.fsspec_store.url_to_fs", missing)
+    monkeypatch.setattr("streamshard.storage.clients.url_to_fs", missing)
     with pytest.raises(MissingDependencyError, match=rf"streamshard\[{extra}\]"):
         open_store(url).size("a")
 

@@ -29,7 +29,7 @@ def _store(url: str, options: dict[str, Any], retry: RetryPolicy = _PATIENT) -> 
 
 
 def _is_signed(store: FsspecStore) -> bool:
-    gets = store._signed_gets()
+    gets = store._client.signed_gets()
     return gets is not None and gets.proven
 
 
@@ -106,7 +106,7 @@ def test_who_may_not_read_is_told_so_and_s3fs_is_asked_from_then_on(s3: SeaweedS
     store = _store(bucket, s3.powerless_options)
     with pytest.raises(AccessDeniedError, match="HTTP 403"):
         store.read_small("a", 1 << 20)
-    assert store._signed_gets() is None
+    assert store._client.signed_gets() is None
     with pytest.raises(AccessDeniedError, match="HTTP 403"):
         store.read_small("a", 1 << 20)
 
@@ -155,7 +155,7 @@ def test_what_a_url_does_not_carry_is_left_to_s3fs(server: SmallServer) -> None:
     secret = {"SSECustomerKey": "k" * 32, "SSECustomerAlgorithm": "AES256"}
     store = _store("s3://bucket/set", _options(server, s3_additional_kwargs=secret))
     assert store.read_small("a", 1 << 20) == BODY
-    assert store._signed_gets() is None
+    assert store._client.signed_gets() is None
     assert "server-side-encryption-customer-key" in server.seen[-1]
     assert store.read_small("a", 1 << 20, certain=True) is None
 
