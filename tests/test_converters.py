@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from streamshard.cli.convert import command
 from streamshard.recipes import load_recipe
@@ -45,11 +46,13 @@ def test_its_page_tells_source_licence_size_and_columns(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_its_commands_are_understood(recipe):
+def test_its_commands_work_on_its_fixtures(recipe, tmp_path, monkeypatch):
     page = (recipe / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     assert lines
+    monkeypatch.chdir(ROOT.parent)
+    root = next(iter(recipe.glob("fixtures/folders")), recipe / "fixtures")
     for line in lines:
         program, name, *arguments = shlex.split(line)
         assert (program, name) == ("streamshard", "convert")
@@ -59,3 +62,7 @@ def test_its_commands_are_understood(recipe):
         split = options.pop("split", None)
         known = load_recipe(recipe / "recipe.py", options).splits
         assert split is None or split in known
+        given = [f"root={root}" if word.startswith("root=") else word for word in arguments]
+        given[given.index("--out") + 1] = str(tmp_path / "out")
+        done = CliRunner().invoke(command, [*given, "--dry-run", "--workers", "1"])
+        assert done.exit_code == 0, done.output

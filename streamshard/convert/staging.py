@@ -114,7 +114,7 @@ class _Staging:
         if origin.kind == "mds":
             from streamshard.convert.forms.mds_stage import stage_shard
 
-            return [stage_shard(origin, self._directory, task.stem, task.storage_options, self._read)]
+            return [stage_shard(task, self._read)]
         if origin.kind == "imagefolder":
             from streamshard.convert.forms.folder import stage_folder
 
@@ -128,7 +128,7 @@ class _Staging:
         if origin.kind == "litdata":
             from streamshard.convert.forms.litdata_stage import stage_chunk
 
-            return [stage_chunk(origin, self._directory, task.stem, task.storage_options, self._read)]
+            return [stage_chunk(task, self._read)]
         path, temporary = self._plain_file()
         sources = self._of_file(path, temporary)
         if temporary and all(path not in (Path(source.path), Path(source.aside)) for source in sources):
@@ -149,7 +149,7 @@ class _Staging:
     def _plain_file(self) -> tuple[Path, bool]:
         """The input as a local, uncompressed file, and whether it is ours."""
         origin, task = self._origin, self._task
-        path, temporary = local_copy(origin, self._directory, task.stem, task.storage_options)
+        path, temporary = local_copy(task)
         with path.open("rb") as file:
             packing = packing_of(file.read(8))
         if packing is not None:

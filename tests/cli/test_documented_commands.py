@@ -12,13 +12,12 @@ import pytest
 from streamshard.cli.main import main
 
 _ROOT = Path(__file__).parents[2]
-_RECIPES = sorted((_ROOT / "converters").rglob("*.md"))
 _BLOCK = re.compile(r"^```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _lines() -> list[tuple[str, str]]:
     found = []
-    for page in [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")), *_RECIPES]:
+    for page in [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]:
         for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
             for line in block.replace("\\\n", " ").splitlines():
                 match = re.match(r"(?:\$ )?streamshard (.*)", line.strip())

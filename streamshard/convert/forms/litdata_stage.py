@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.forms.litdata import declared_columns
-from streamshard.convert.origins import Origin
 from streamshard.convert.sources import LITDATA, Source
 from streamshard.convert.unpacking import packing_of, unpack
 
+if TYPE_CHECKING:
+    from streamshard.convert.staging import StageTask
 
-def stage_chunk(
-    origin: Origin,
-    directory: Path,
-    stem: str,
-    storage_options: Mapping[str, Any] | None,
-    advance: Callable[[int], None],
-) -> Source:
+
+def stage_chunk(task: StageTask, advance: Callable[[int], None]) -> Source:
     """Bring a chunk into place.
 
     Raises:
         ConvertError: compressed data that is cut or broken.
         StorageError: it cannot be read.
     """
-    fetched, is_ours = local_copy(origin, directory, stem, storage_options)
+    origin = task.origin
+    fetched, is_ours = local_copy(task)
     path = fetched
     with path.open("rb") as file:
         packing = packing_of(file.read(8)) if origin.location.endswith(".zstd.bin") else None
     if packing is not None:
-        unpacked = directory / f"{stem}.bin"
+        unpacked = Path(task.directory) / f"{task.stem}.bin"
         unpack(path, unpacked, packing, origin.name, lambda _: None)
         path = unpacked
         if is_ours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.listing import Place
@@ -16,6 +16,9 @@ from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text, pars
 from streamshard.read.catalog import check_file
 from streamshard.read.inflate import inflate_shard
 from streamshard.storage.store import check_key
+
+if TYPE_CHECKING:
+    from streamshard.convert.staging import StageTask
 
 
 def shard_origins(place: Place, storage_options: Mapping[str, Any] | None) -> list[Origin]:
@@ -43,26 +46,21 @@ def shard_origins(place: Place, storage_options: Mapping[str, Any] | None) -> li
     return origins
 
 
-def stage_shard(
-    origin: Origin,
-    directory: Path,
-    stem: str,
-    storage_options: Mapping[str, Any] | None,
-    advance: Callable[[int], None],
-) -> Source:
+def stage_shard(task: StageTask, advance: Callable[[int], None]) -> Source:
     """Make a shard a raw local file. Its hash is compared where the index has one.
 
     Raises:
         FormatError: another size or hash than the index says, or broken compressed data.
         StorageError: it cannot be read.
     """
+    origin = task.origin
     text = json.dumps({"version": 2, "shards": [json.loads(origin.detail)]}).encode()
     info = parse_index(text, source=origin.name).shards[0]
-    path, is_ours = local_copy(origin, directory, stem, storage_options)
+    path, is_ours = local_copy(task)
     if path.stat().st_size == info.raw.nbytes and not _is_compressed(origin, info):
         raw = path
     else:
-        raw = directory / f"{stem}.mds"
+        raw = Path(task.directory) / f"{task.stem}.mds"
         part = raw.with_suffix(".part")
         with part.open("wb") as file:
             inflate_shard(path, file, info)
