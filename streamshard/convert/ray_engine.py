@@ -1,19 +1,14 @@
 """The units of work of a conversion as tasks of a Ray cluster.
 
 The driver plans, keeps the work directory and publishes, as it does with processes of its own; nodes scan and write.
-A task gives back what it found and is safe to run twice, so Ray may run it again when a node dies. Reading sources
-(unpacking, decoding tables) is done on the driver's machine.
+A task gives back what it found and is safe to run twice, so Ray may run it again when a node dies. Sources are read
+(unpacked, tables decoded) on nodes, too, where these see the work directory and the source, else by the driver.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
-import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from collections import deque
@@ -28,6 +23,7 @@ from streamshard.convert.options import ConvertOptions
 from streamshard.convert.plan import Plan
 from streamshard.convert.processes import Task, Workers, WorkerTracebackError
 from streamshard.convert.progress import Progress
+from streamshard.convert.ray_connection import Connection, cause_of, first_line
 from streamshard.convert.ray_files import FileServer, FilesOfJob, stamp_of, witnesses_of
 from streamshard.convert.ray_node import (
     Outcome,
@@ -41,16 +37,15 @@ from streamshard.convert.ray_node import (
 )
 from streamshard.convert.scan import Advance
 from streamshard.convert.sources import Source
-from streamshard.errors import ConvertError, MissingDependencyError, StreamshardError
+from streamshard.errors import ConvertError, StreamshardError
 from streamshard.storage.opening import is_local
 from streamshard.write.publish import publish_file
 
 # How often a task is begun anew after its process or node has died.
 _RETRIES = 8
 _SECONDS_BETWEEN_COUNTS = 5.0
-_SECONDS_TO_ANSWER = 20.0
-
-logger = logging.getLogger(__name__)
+# Inputs that are files; what a recipe reads is its own, and rows and folders of images take no time.
+_READ_ON_NODES = frozenset(("jsonl", "csv", "tsv", "parquet", "hf", "webdataset", "mds", "litdata"))
 
 
 class RayEngine:
@@ -61,7 +56,8 @@ class RayEngine:
     """
 
     def __init__(self, options: ConvertOptions, directory: Path, progress: Progress, *, writes: bool) -> None:
-        self._ray = _ray()
+        self._connection = Connection(options.address or "auto")
+        self._ray = self._connection.ray
         self._options = options
         self._directory = directory
         self._progress = progress
@@ -70,18 +66,17 @@ class RayEngine:
         name = f"{socket.gethostname()} {directory}"
         self._name = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._staging = Workers(options.num_workers)
-        self._own = False
         self._server: Any = None
         self._served: set[str] = set()
 
     def __enter__(self) -> RayEngine:
-        self._connect()
+        self._connection.open()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             (self._directory / "seen").write_text(self._token, encoding="ascii")
             self._look_at_nodes()
         except BaseException:
-            self._disconnect()
+            self._connection.close()
             raise
         self._staging.__enter__()
         return self
@@ -93,14 +88,14 @@ class RayEngine:
             self._staging.__exit__(kind, error, trace)
             if kind is None:
                 # What an interrupted run has sent to nodes is of use to the next one.
-                self._on_all_nodes(clean_up, self._name)
+                self._connection.on_all_nodes(clean_up, self._name)
         finally:
             if self._server is not None:
                 self._ray.kill(self._server)
-            self._disconnect()
+            self._connection.close()
 
     def run(
-        self, function: str, tasks: Sequence[Task], advance: Advance, finished: Callable[[int], None]
+        self, function: str, tasks: Sequence[Any], advance: Advance, finished: Callable[[int], None]
     ) -> None:
         """Run ``function`` on all tasks; ``finished`` gets each result. Both callbacks run in the calling thread.
 
@@ -109,20 +104,29 @@ class RayEngine:
             Exception: the first error of a task; other tasks are cancelled.
         """
         if function == "stage":
-            self._staging.run(function, tasks, advance, finished)
-        elif tasks:
+            far: list[Any] = []
+            near: list[Any] = []
+            for task in tasks:
+                (far if self._shared and task.origin.kind in _READ_ON_NODES else near).append(task)
+            near += self._run(function, far, advance, finished)
+            self._staging.run(function, near, advance, finished)
+        else:
             self._run(function, tasks, advance, finished)
 
     def _run(
-        self, function: str, tasks: Sequence[Task], advance: Advance, finished: Callable[[int], None]
-    ) -> None:
+        self, function: str, tasks: Sequence[Any], advance: Advance, finished: Callable[[int], None]
+    ) -> list[Any]:
+        """Run tasks on nodes; gives those of reading that a node could not do, since it does not see the source."""
+        if not tasks:
+            return []
         ray = self._ray
         remote = self._remote(run_unit, name=f"streamshard {function}")
         files = self._files(function, tasks)
         shared = ray.put(files)
         waiting = deque(tasks)
-        running: dict[Any, Task] = {}
+        running: dict[Any, Any] = {}
         room = self._room()
+        unread: list[Any] = []
         try:
             while waiting or running:
                 for _ in range(min(len(waiting), next(room) - len(running))):
@@ -132,6 +136,9 @@ class RayEngine:
                 for reference in ready:
                     task = running.pop(reference)
                     outcome = self._outcome(reference, task)
+                    if outcome.absent and function == "stage":
+                        unread.append(task)
+                        continue
                     if outcome.absent:
                         if files.server is None:
                             files = self._with_server(files)
@@ -144,6 +151,7 @@ class RayEngine:
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
+        return unread
 
     def _remote(self, function: Callable[..., Any], **options: Any) -> Any:
         # SPREAD has an effect only on tasks that reserve something.
@@ -172,10 +180,10 @@ class RayEngine:
         try:
             outcome: Outcome = self._ray.get(reference)
         except errors.RayTaskError as error:
-            raise ConvertError(f"{task.label}: {_cause(error)}") from error
+            raise ConvertError(f"{task.label}: {cause_of(error)}") from error
         except errors.RayError as error:
             raise ConvertError(
-                f"{task.label}: failed {_RETRIES + 1} times or for good: {_first_line(error)}; less memory is"
+                f"{task.label}: failed {_RETRIES + 1} times or for good: {first_line(error)}; less memory is"
                 " needed with a smaller --size-limit, or reserve it with --task-memory; run the same command again to"
                 " go on from here"
             ) from error
@@ -187,13 +195,20 @@ class RayEngine:
 
     def _keep(self, function: str, task: Any, content: bytes) -> None:
         """Put what a task has found where the next step, or the next run, looks for it."""
-        path = (
-            Path(task.target) if function == "scan" else self._directory / "done" / f"{task.shard:05d}.json"
-        )
+        if function == "stage":
+            path = task.listed
+        elif function == "scan":
+            path = Path(task.target)
+        else:
+            path = self._directory / "done" / f"{task.shard:05d}.json"
         publish_file(path.parent, path.name, [content])
 
     def _files(self, function: str, tasks: Sequence[Any]) -> FilesOfJob:
         own: list[str] = []
+        if function == "stage":
+            places = {task.origin.location for task in tasks if is_local(task.origin.location)}
+            stamps = {path: stamp_of(path) for path in sorted(places)}
+            return FilesOfJob(self._name, self._token, self._shared, stamps, {})
         if function == "scan":
             sources: list[Source] = [task.source for task in tasks]
             folders = {task.image_folder for task in tasks}
@@ -242,7 +257,7 @@ class RayEngine:
     def _look_at_nodes(self) -> None:
         directory = str(self._directory) if self._shared else ""
         troubles = []
-        for answer in self._on_all_nodes(look_around, directory, self._token):
+        for answer in self._connection.on_all_nodes(look_around, directory, self._token):
             node, version, trouble = answer
             if version != __version__:
                 raise ConvertError(
@@ -253,108 +268,9 @@ class RayEngine:
                 troubles.append(f"{node} {trouble}")
         if troubles:
             raise ConvertError(unseen_text(self._options.out, troubles))
-        largest = max((node["Resources"].get("CPU", 0.0) for node in self._nodes()), default=0.0)
+        largest = max((node["Resources"].get("CPU", 0.0) for node in self._connection.nodes()), default=0.0)
         if largest < self._options.task_cpus:
             self._progress.note(
                 f"no node has {self._options.task_cpus:g} CPUs for a task (the largest has {largest:g}); waiting for"
                 " one"
             )
-
-    def _nodes(self) -> list[Any]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
-
-    def _on_all_nodes(self, function: Callable[..., Any], *values: Any) -> list[Any]:
-        """Run a function once on every node; nodes that die meanwhile give no answer."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        remote = self._ray.remote(function)
-        asked = [
-            remote.options(
-                num_cpus=0,
-                max_retries=1,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            ).remote(*values)
-            for node in self._nodes()
-        ]
-        answers = []
-        for reference in asked:
-            try:
-                answers.append(self._ray.get(reference))
-            except self._ray.exceptions.RayTaskError as error:
-                raise ConvertError(f"a node of the Ray cluster cannot do it: {_cause(error)}") from error
-            except self._ray.exceptions.RayError as error:
-                logger.info("a node gave no answer: %s", _first_line(error))
-        return answers
-
-    def _connect(self) -> None:
-        address = self._options.address or "auto"
-        if self._ray.is_initialized():
-            connected = self._ray.get_runtime_context().gcs_address
-            if address not in ("auto", "local", connected):
-                raise ConvertError(
-                    f"--address {address}: this process is connected to the Ray cluster at {connected}; leave the"
-                    " address out, or call ray.shutdown() first"
-                )
-            return
-        try:
-            _knock(address)
-            with _handlers_kept():
-                self._ray.init(
-                    address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="streamshard"
-                )
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ConvertError(
-                f"--address {address}: no Ray cluster answers there ({_first_line(error)}); start one with"
-                " 'ray start --head', name another address, or give --address local for this machine alone"
-            ) from error
-        self._own = True
-
-    def _disconnect(self) -> None:
-        if self._own:
-            self._own = False
-            self._ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Raise OSError where nobody listens, at once: Ray itself would try for minutes."""
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Ray takes the signal that ends a process; it belongs to whoever runs the conversion."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _ray() -> Any:
-    # Else Ray warns of what it will do by itself some day.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"--engine ray needs Ray ({error}): pip install 'streamshard[ray]'"
-        ) from None
-    return ray
-
-
-def _cause(error: Any) -> str:
-    cause = getattr(error, "cause", None) or error
-    if isinstance(cause, ModuleNotFoundError) or "No module named 'streamshard" in str(error):
-        return f"{_first_line(cause)}: install streamshard, of the same version, on all nodes"
-    return _first_line(cause)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:500]

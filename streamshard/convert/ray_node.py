@@ -1,7 +1,8 @@
 """What runs on the nodes of a Ray cluster: single units of work, and looks at what a node sees.
 
-A node writes nothing into the driver's work directory but shards that are being made. What a unit of work finds goes
-back to the driver as bytes, since a network file system may show new files to other machines late.
+A node writes nothing into the driver's work directory but shards that are being made, and sources that were read, each
+under a name of its own. What a unit of work finds goes back to the driver as bytes, since a network file system may
+show new files to other machines late.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from streamshard.convert.scan import ScanTask, scan_chunk
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.shards import WriteTask, write_planned_shard
 from streamshard.convert.sources import TAR, Source
+from streamshard.convert.staging import StageTask, stage_input
 from streamshard.convert.supply import ImageSettings
 from streamshard.errors import ConvertError
 from streamshard.storage.opening import is_local
@@ -76,7 +78,9 @@ def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
     unit = files.scratch() / f"unit-{uuid.uuid4().hex}"
     unit.mkdir()
     try:
-        if function == "scan":
+        if function == "stage":
+            result, content = _stage(files, task, advance, directory)
+        elif function == "scan":
             result, content = _scan(files, task, unit, advance)
         else:
             result, content = _write(files, task, unit, advance, directory)
@@ -94,6 +98,20 @@ def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
     finally:
         shutil.rmtree(unit, ignore_errors=True)
     return Outcome(result, done[0], done[1], content)
+
+
+def _stage(
+    files: FilesOfJob, task: StageTask, advance: Callable[[int, int], None], directory: str
+) -> tuple[int, bytes]:
+    if _trouble_with(Path(directory), files.token):
+        raise AbsentFilesError(directory)
+    location = task.origin.location
+    if is_local(location):
+        files.local([location])
+    # A folder of its own: of a task that is run twice, one on a node that is taken for dead, both may be at work.
+    mine = replace(task, directory=f"{task.directory}/{task.stem}.{uuid.uuid4().hex}")
+    Path(mine.directory).mkdir()
+    return stage_input(mine, advance), mine.listed.read_bytes()
 
 
 def _scan(

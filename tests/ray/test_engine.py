@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from streamshard.convert import ray_engine
 from streamshard.convert.job import convert, dry_run
 from streamshard.convert.journal import WORK_DIRECTORY
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.processes import Workers
 from streamshard.convert.progress import SilentProgress
 from streamshard.errors import ConvertError
 from streamshard.storage import open_store
@@ -24,6 +27,7 @@ from tests.support.ray_cluster import (
     LocalCluster,
     can_hide,
     hanging_unit,
+    sightless_unit,
 )
 from tests.support.seaweedfs import SeaweedServer
 
@@ -121,6 +125,34 @@ def test_engines_go_on_with_what_the_other_has_left(
     summary = convert(_options(cluster, chat, out))
     assert summary.resumed_shards >= len(made)
     assert files_of(out) == wanted
+
+
+def test_nodes_read_packed_files_and_tables_themselves(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "".join(json.dumps({"id": i, "text": f"t{i} " * 40}) + "\n" for i in range(300))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "in" / "b.jsonl").write_text(json.dumps([json.loads(line) for line in lines.splitlines()]))
+    run(tmp_path / "in", tmp_path / "wanted", **_OPTIONS)
+    here: list[Any] = []
+    real = Workers.run
+
+    def noted(self: Workers, function: str, tasks: Any, *more: Any) -> None:
+        here.extend(tasks)
+        real(self, function, tasks, *more)
+
+    monkeypatch.setattr(Workers, "run", noted)
+    convert(_options(cluster, tmp_path / "in", tmp_path / "A"))
+    assert here == []
+    monkeypatch.setattr(ray_engine, "run_unit", sightless_unit)
+    convert(_options(cluster, tmp_path / "in", tmp_path / "B"))
+    assert len(here) == 2
+    assert files_of(tmp_path / "A") == files_of(tmp_path / "B") == files_of(tmp_path / "wanted")
+    (tmp_path / "in" / "a.jsonl").write_bytes(gzip.compress(lines.encode())[:-20])
+    monkeypatch.undo()
+    with pytest.raises(ConvertError, match=r"a\.jsonl.*the file was cut"):
+        convert(_options(cluster, tmp_path / "in", tmp_path / "C"))
 
 
 def test_splits_and_rows_from_python(cluster: LocalCluster, chat: Path, tmp_path: Path) -> None:

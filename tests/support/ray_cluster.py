@@ -137,6 +137,13 @@ def can_hide() -> bool:
         return False
 
 
+def sightless_unit(files: Any, sealed: Any, directory: str) -> Any:
+    """A unit of work on a node that sees no source that is to be read."""
+    from streamshard.convert.ray_node import Outcome, run_unit
+
+    return Outcome(absent=True) if sealed.opened()[0] == "stage" else run_unit(files, sealed, directory)
+
+
 def hanging_unit(files: Any, sealed: Any, directory: str) -> Any:
     """A unit of work that on the doomed node tells where it is and never ends."""
     from streamshard.convert.ray_node import run_unit
