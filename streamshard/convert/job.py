@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,12 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from xxhash import xxh3_128_hexdigest
 
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
-from streamshard.convert.earlier import APPENDED_KEY, EarlierOutput
+from streamshard.convert.earlier import EarlierOutput
 from streamshard.convert.engine import Engine, num_processes, open_engine
 from streamshard.convert.fetch_limits import DEFAULT_AT_ONCE
 from streamshard.convert.intake import Intake, Scanned
@@ -26,31 +24,22 @@ from streamshard.convert.journal import Done, Journal, work_directory
 from streamshard.convert.kept import KEPT_DIRECTORY, KeptImages, free_nbytes, room_to_leave
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin, find_origins
+from streamshard.convert.outcome import summary_of_plan, summary_of_shards
 from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
-from streamshard.convert.problems import REJECTED_BASENAME
 from streamshard.convert.progress import Progress, SilentProgress
+from streamshard.convert.publication import Publication
 from streamshard.convert.shaping import settled_shaping
 from streamshard.convert.shards import WriteTask
 from streamshard.convert.splits import parts
 from streamshard.convert.summary import Summary
 from streamshard.convert.supply import ImageSettings
-from streamshard.errors import ConvertError, FormatError
-from streamshard.format.costs import COSTS_KEY, costs_entry
+from streamshard.errors import ConvertError
 from streamshard.format.index import (
-    INDEX_BASENAME,
     ShardInfo,
-    index_text,
 )
-from streamshard.format.sample_hashes import (
-    SAMPLE_HASHES_KEY,
-    sample_hashes_entry,
-)
-from streamshard.format.shard import config_text, packed_size
-from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.storage.opening import is_local, join_url
 from streamshard.write.append import Base
-from streamshard.write.publish import publish_file
 
 
 def convert(options: ConvertOptions, progress: Progress | None = None) -> Summary:
@@ -130,27 +119,7 @@ class _Job:
         self._open_base()
         with self._engine(writes=False) as workers:
             plan = self._planned(workers)
-        schema = plan.schema()
-        options = self._options
-        config = config_text(
-            schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
-        )
-        heads = sum(packed_size(n, 0, config) for n in np.diff(plan.begins).tolist())
-        return Summary(
-            out=self._destination.name,
-            samples=plan.num_samples,
-            shards=plan.num_shards,
-            nbytes=plan.payload_nbytes + heads,
-            raw_nbytes=plan.payload_nbytes + heads,
-            seconds=time.monotonic() - self._began,
-            columns=dict(zip(schema.names, schema.encodings, strict=True)),
-            images=plan.extra["images"],
-            files=plan.extra.get("files", {}),
-            skipped=plan.skipped,
-            skips=plan.skips,
-            warnings=plan.warnings,
-            dry_run=True,
-        )
+        return summary_of_plan(plan, self._options, self._destination.name, time.monotonic() - self._began)
 
     def _look_up(self) -> None:
         options = self._options
@@ -346,63 +315,19 @@ class _Job:
             )
         return [recorded[shard] for shard in range(plan.num_shards)], resumed
 
+    @property
+    def _publication(self) -> Publication:
+        source_nbytes = sum(origin.nbytes for origin in self._origins)
+        return Publication(
+            self._options, self._destination, self._journal.directory, self._base, source_nbytes
+        )
+
     def _extra(self, plan: Plan, done: Sequence[Done]) -> dict[str, Any]:
-        """What stands under the key ``"streamshard"`` of the index: the plan's facts, and the shards' costs."""
-        names = [name for name, _ in self._options.costs]
-        sums = {name: [each.costs[place] for each in done] for place, name in enumerate(names)}
-        extra = dict(plan.extra)
-        if self._options.sample_hash is not None:
-            digests = [str(each.side_digest) for each in done]
-            extra[SAMPLE_HASHES_KEY] = sample_hashes_entry(self._options.sample_hash, digests)
-        try:
-            return {**extra, COSTS_KEY: costs_entry(sums)} if names else extra
-        except FormatError as error:
-            raise ConvertError(f"{self._destination.name}: {error}; choose a larger unit for it") from error
+        return self._publication.entry(plan, done)
 
     def _publish(self, infos: Sequence[ShardInfo], extra: Mapping[str, Any]) -> None:
-        built = self._journal.directory / "built"
-        rejected = self._journal.directory / REJECTED_BASENAME
-        built.mkdir(exist_ok=True)
-        if rejected.exists():
-            # A copy: a run that is killed right after this still has the list.
-            shutil.copyfile(rejected, built / REJECTED_BASENAME)
-            if self._base is not None:
-                self._keep_old_rejected(built / REJECTED_BASENAME)
-            self._destination.place(built / REJECTED_BASENAME, REJECTED_BASENAME)
-        elif self._options.overwrite:
-            self._destination.delete(REJECTED_BASENAME)
-        publish_file(built, INDEX_BASENAME, [index_text(*self._whole(infos, extra))])
-        self._destination.place(built / INDEX_BASENAME, INDEX_BASENAME)
+        self._publication.publish(infos, extra)
         self._earlier.remove_leftovers()
-
-    def _keep_old_rejected(self, path: Path) -> None:
-        """Put in front what earlier runs have left out, unless a run that was killed right here has done so."""
-        old, new = self._destination.read(REJECTED_BASENAME) or b"", path.read_bytes()
-        path.write_bytes(old if old.endswith(new) else old + new)
-
-    def _whole(
-        self, infos: Sequence[ShardInfo], extra: Mapping[str, Any]
-    ) -> tuple[Sequence[ShardInfo], Mapping[str, Any]]:
-        """What the index has: the new shards, behind those of the dataset that is added to."""
-        base = self._base
-        if base is None:
-            return infos, extra
-        if self._destination.read(INDEX_BASENAME, limit=MAX_INDEX_NBYTES) != base.text:
-            raise ConvertError(
-                f"{self._destination.name}: its {INDEX_BASENAME} was replaced by somebody else meanwhile; run the same"
-                " command again to add to what is there now"
-            )
-        try:
-            shards, facts = base.joined(infos, extra)
-        except FormatError as error:
-            raise ConvertError(f"{self._destination.name}: {error}") from error
-        added = {
-            **extra["convert"],
-            "samples": sum(info.num_samples for info in infos),
-            "shards": len(infos),
-            "source_nbytes": sum(origin.nbytes for origin in self._origins),
-        }
-        return shards, {**facts, APPENDED_KEY: [*facts.get(APPENDED_KEY, []), added]}
 
     def _summary_of(
         self,
@@ -413,21 +338,12 @@ class _Job:
         resumed: int = 0,
         finished_before: bool = False,
     ) -> Summary:
-        schema = infos[0].schema if infos else None
-        return Summary(
+        return summary_of_shards(
+            infos,
+            extra,
             out=self._destination.name,
-            samples=sum(info.num_samples for info in infos),
-            shards=len(infos),
-            nbytes=sum(info.stored.nbytes for info in infos),
-            raw_nbytes=sum(info.raw.nbytes for info in infos),
             seconds=time.monotonic() - self._began,
-            columns=dict(zip(schema.names, schema.encodings, strict=True)) if schema is not None else {},
-            images=extra.get("images", {}),
-            files=extra.get("files", {}),
-            costs={name: cost["total"] for name, cost in extra.get(COSTS_KEY, {}).items()},
-            skipped=extra.get("convert", {}).get("skipped", {}),
-            skips=plan.skips if plan is not None else (),
-            warnings=plan.warnings if plan is not None else (),
+            plan=plan,
             samples_before=0 if self._base is None or finished_before else self._base.index.num_samples,
             resumed_shards=resumed,
             finished_before=finished_before,
