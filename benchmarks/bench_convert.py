@@ -21,6 +21,14 @@ from benchmarks.machine import ROOT, memory_directory
 
 WORKERS = 2
 _RECORDS = 20_000
+# Where the emoji are, if not the few that the documentation has.
+_EMOJI_VARIABLE = "STREAMSHARD_EMOJI"
+_PHOTO_COLUMNS = {"conversations": "json", "id": "str", "image": "jpeg", "image_path": "str"}
+_EMOJI_COLUMNS = {
+    **dict.fromkeys(("added_in", "category", "id", "image_path", "subcategory"), "str"),
+    **dict.fromkeys(("conversations", "short_names", "tone"), "json"),
+    "image": "bytes",
+}
 _MODULE = "benchmarks.bench_convert"
 # What its column type asks for, and what its own converter of ImageNet does.
 _PICTURES = f"script with Image.open and the MDSWriter of {MOSAIC}"
@@ -29,7 +37,7 @@ _BYTES = f"script with read_bytes and the MDSWriter of {MOSAIC}"
 
 
 def convert(setting: Setting) -> Iterator[Contest]:
-    """Without decoding (``--no-check``), then with it, as is the default; from tmpfs to tmpfs."""
+    """Photographs without decoding (``--no-check``), then with it, as is the default; real emoji; on tmpfs."""
     records = setting.count(_RECORDS)
     with tempfile.TemporaryDirectory(dir=memory_directory(setting.directory)) as place:
         source = photo_tree(Path(place), records)
@@ -75,6 +83,37 @@ def convert(setting: Setting) -> Iterator[Contest]:
             unable=dict.fromkeys((MOSAIC, LITDATA, WEBDATASET, ZEPHON), "does not check images"),
         )
 
+    emoji = Path(os.environ.get(_EMOJI_VARIABLE, ROOT / "docs/tutorial/emoji"))
+    lines = (emoji / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = lines[: setting.count(len(lines))]
+    with tempfile.TemporaryDirectory(dir=memory_directory(setting.directory)) as place:
+        source = _copied(emoji, lines, Path(place) / "emoji")
+        yield Contest(
+            f"convert, real pictures: JSONL with {len(lines):,} emoji, PNG files of 64 x 64 pixels",
+            _MODULE,
+            [
+                _ours(f"{OURS} --workers {WORKERS}", decode=True, workers=WORKERS),
+                _ours(f"{OURS} --no-check --workers {WORKERS}", decode=False, workers=WORKERS),
+                Party(_BYTES, "convert_mosaic", MOSAIC, {"opened": False, "columns": _EMOJI_COLUMNS}),
+                Party("tar", "convert_tar"),
+            ],
+            "records_per_s",
+            True,
+            {"source": str(source), "directory": place},
+            cache="none: tmpfs",
+            work="convert, emoji",
+        )
+
+
+def _copied(source: Path, lines: list[str], place: Path) -> Path:
+    """Copy some records and their images."""
+    for line in lines:
+        image = json.loads(line)["image"]
+        (place / image).parent.mkdir(parents=True, exist_ok=True)
+        (place / image).write_bytes((source / image).read_bytes())
+    (place / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+    return place
+
 
 def _ours(name: str, *, decode: bool, workers: int) -> Party:
     return Party(name, "convert_streamshard", options={"workers": workers, "decode": decode})
@@ -98,7 +137,9 @@ def convert_streamshard(
     return _timed(source, directory, run, _stored_mds, check=check)
 
 
-def convert_mosaic(source: str, directory: str, opened: bool, *, check: bool) -> dict[str, Any]:
+def convert_mosaic(
+    source: str, directory: str, opened: bool, columns: Mapping[str, str] = _PHOTO_COLUMNS, *, check: bool
+) -> dict[str, Any]:
     """Read a record, open its image with Pillow or read its bytes, write. Starting Python is not counted.
 
     Of a JPEG file that Pillow has opened and nobody has changed, its writer stores the bytes of the file.
@@ -107,8 +148,7 @@ def convert_mosaic(source: str, directory: str, opened: bool, *, check: bool) ->
     from streaming import MDSWriter  # type: ignore[import-not-found]
 
     def run(out: Path) -> None:
-        columns = {"conversations": "json", "id": "str", "image": "jpeg", "image_path": "str"}
-        with MDSWriter(out=str(out), columns=columns, hashes=["xxh64"]) as writer:
+        with MDSWriter(out=str(out), columns=dict(columns), hashes=["xxh64"]) as writer:
             if not opened:
                 for record in _records(source):
                     writer.write(record)
@@ -208,8 +248,11 @@ def _timed(
         used = cpu_s() - cpu
         if check:
             return {"digest": digest_of_samples(stored(out))}
+        stored_nbytes = sum(path.stat().st_size for path in [out, *out.rglob("*")] if path.is_file())
     records = Path(source, "train.jsonl").read_bytes().count(b"\n")
     return {
+        "samples": records,
+        "bytes": stored_nbytes,
         "records_per_s": records / seconds,
         "seconds": seconds,
         "cpu_s_per_million": used / records * 1e6,
