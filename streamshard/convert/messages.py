@@ -26,6 +26,8 @@ _DEEPEST_LIST = 4
 _MEDIA_TYPES = ("mime_type", "mimeType", "media_type", "mediaType")
 _INLINE = ("inline_data", "inlineData")
 _HOLDERS = ("image_url", "image", "source", *_INLINE, "url", "path", "base64", "data", "bytes")
+_PART_KEYS = frozenset(("type", "image", *_INLINE))
+_NESTING_KEYS = (*_CONTENT_KEYS, "images")
 BASE64_HOLDERS = ("base64", "data", "bytes")
 """The keys whose text is base64 without a head."""
 
@@ -67,9 +69,10 @@ def holds_parts(value: Any, depth: int = 0) -> bool:
             return True
         if type(item) is not dict:
             continue
-        if _is_part(item):
+        # Most messages have none of these keys, and every record passes here twice.
+        if not _PART_KEYS.isdisjoint(item) and _is_part(item):
             return True
-        for key in (*_CONTENT_KEYS, "images"):
+        for key in _NESTING_KEYS:
             if type(item.get(key)) is list:
                 return True
     return False
