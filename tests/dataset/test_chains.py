@@ -214,7 +214,7 @@ def test_any_chain_of_runs_reads_the_plain_list(library: Library) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_hundreds_of_chains_of_runs_read_the_plain_list(library: Library) -> None:
-    run(round(250 * TIMES), lambda case: check_chain(library, case))
+    run(round(150 * TIMES), lambda case: check_chain(library, case))
 
 
 def test_any_chain_reads_the_plain_list_of_the_same_part_of_the_streams(library: Library) -> None:
@@ -228,8 +228,8 @@ def test_any_chain_reads_the_plain_list_of_a_mixture_that_changes(library: Libra
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_many_chains_read_the_plain_list_of_fixed_and_of_changing_mixtures(library: Library) -> None:
-    run(round(60 * TIMES), lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
-    examples(100)(given(scheduled())(lambda case: check_chain(library, case, check_mixture)))()
+    run(round(40 * TIMES), lambda case: check_chain(library, fixed(case), check_same_part_each_epoch))
+    examples(round(50 * TIMES))(given(scheduled())(lambda case: check_chain(library, case, check_mixture)))()
 
 
 @pytest.mark.slow

@@ -231,5 +231,5 @@ def test_chains_with_batches_of_one_stream_go_on_as_if_never_stopped(library: Li
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_hundreds_of_chains_of_both_kinds(library: Library) -> None:
-    run(round(100 * TIMES), changing_chains(METHODS), lambda chain: check_changing_chain(library, chain))
-    run(round(60 * TIMES), unmixed(), lambda drawn: check_unmixed(library, *drawn))
+    run(round(60 * TIMES), changing_chains(METHODS), lambda chain: check_changing_chain(library, chain))
+    run(round(40 * TIMES), unmixed(), lambda drawn: check_unmixed(library, *drawn))

@@ -132,7 +132,7 @@ def test_b095_a_run_over_s3_that_is_killed_again_and_again_goes_on(
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("kills", "cache_limit"),
-    [(round(8 * TIMES), None), (round(4 * TIMES), "12kb")],
+    [(round(5 * TIMES), None), (round(3 * TIMES), "12kb")],
     ids=["whole", "evicting"],
 )
 def test_b095_a_run_over_s3_that_is_killed_many_times_goes_on(
