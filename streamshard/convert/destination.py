@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from streamshard.convert.places import local_path
 from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import is_local, open_store
-from streamshard.storage.store import Store
+from streamshard.storage.store import Store, sync_directory
 from streamshard.write.claim import Claim
 from streamshard.write.remote_claim import RemoteClaim
 
@@ -163,12 +162,3 @@ class StoreDestination:
             yield claim.check
         finally:
             claim.release()
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and deletions in a directory last through a power cut."""
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

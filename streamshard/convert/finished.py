@@ -121,7 +121,6 @@ def _add_source(
             digests.add_texts(np.frombuffer(hashes, np.uint64))
             hashes = array("Q")
     digests.add_texts(np.array(hashes, np.uint64))
-    sizes.form.close()
 
 
 class _ImageSizes:

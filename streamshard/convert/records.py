@@ -51,12 +51,12 @@ def convert_records(
     spool = folder / "rows"
     checked = ConvertOptions(sources=(str(spool),), out=place, kind=ROWS, **options)
     folder.mkdir(parents=True, exist_ok=True)
-    columns = _spool(records, spool)
-    spool.with_suffix(COLUMNS_SUFFIX).write_text(json.dumps(columns), encoding="ascii")
-    # The time tells runs of the same rows from others: it is one of their content.
-    stamp = _digest(spool, columns)
-    os.utime(spool, ns=(stamp, stamp))
     try:
+        columns = _spool(records, spool)
+        spool.with_suffix(COLUMNS_SUFFIX).write_text(json.dumps(columns), encoding="ascii")
+        # The time tells runs of the same rows from others: it is one of their content.
+        stamp = _digest(spool, columns)
+        os.utime(spool, ns=(stamp, stamp))
         return convert(checked, progress)
     finally:
         # What an interrupted run has left is needed by the next one.

@@ -28,6 +28,7 @@ from streamshard.convert.sources import Source
 from streamshard.convert.supply import ImageSupply
 from streamshard.errors import ConvertError
 from streamshard.format.schema import Schema
+from streamshard.storage.descriptors import most_open_files
 
 # A block is filled from files, hashed and written while it is in the processor's cache.
 _BLOCK_NBYTES = 1 << 19
@@ -144,7 +145,8 @@ class ShardSamples:
         """The lines of the shard's rows in output order, read in ascending runs where they are neighbours."""
         rows = self._rows
         offsets, sizes = rows["offset"].tolist(), rows["line_nbytes"].tolist()
-        files: dict[int, int] = {}
+        files: dict[int, int] = {}  # an order may need all sources in turn
+        most = most_open_files() // 4
         try:
             begin = 0
             while begin < len(rows):
@@ -154,6 +156,8 @@ class ShardSamples:
                 first = offsets[begin]
                 try:
                     if number not in files:
+                        if len(files) >= most:
+                            os.close(files.pop(next(iter(files))))
                         files[number] = os.open(opened.source.path, os.O_RDONLY | os.O_CLOEXEC)
                     span = read_span(files[number], first, offsets[end - 1] + sizes[end - 1] - first)
                 except OSError as error:
@@ -167,8 +171,6 @@ class ShardSamples:
         finally:
             for file in files.values():
                 os.close(file)
-            for opened in self._opened.values():
-                opened.form.close()
 
     def _open(self, number: int) -> _Opened:
         opened = self._opened.get(number)
@@ -182,7 +184,7 @@ class ShardSamples:
     def _prepared(self, place: int, opened: _Opened, line: bytes) -> _Record:
         try:
             return self._with_references(opened.form.parse(line, checked=True), place, opened)
-        except (ValueError, TypeError, AttributeError, LookupError, RecordProblem) as error:
+        except (ValueError, TypeError, AttributeError, LookupError, OSError, RecordProblem) as error:
             raise ConvertError(f"{self._where(place, opened)}: {error}; {_STALE}") from error
 
     def _with_references(self, record: dict[str, Any], place: int, opened: _Opened) -> _Record:

@@ -146,7 +146,6 @@ class _Scan:
         self._advance(done_nbytes, done + len(waiting))
         if tally.num_lines != 1:
             tally.held = {}
-        self._form.close()
         return tally
 
     def _parse(self, offset: int, line: int, text: bytes, text_hash: int) -> Pending | None:

@@ -25,6 +25,7 @@ from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
 from streamshard.errors import ConvertError
 from streamshard.storage.opening import is_local
+from streamshard.storage.store import sync_file
 
 _BLOCK = 1 << 20
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
@@ -191,20 +192,13 @@ class _Staging:
             return [self._lines(lines, unit="element")]
         if temporary:
             lines = self._directory / f"{task.stem}.lines"
-            _sync(path)
             path.replace(lines)
             return [self._lines(lines)]
         return [self._lines(path)]
 
     def _lines(self, path: Path, **more: Any) -> Source:
-        _sync(path)
+        sync_file(path)  # it is on the disk before a list says that it is there
         return Source(self._origin.name, str(path), path.stat().st_size, self._origin.image_folder, **more)
-
-
-def _sync(path: Path) -> None:
-    """Have a file on the disk before a list says that it is there."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def first_character(path: Path, name: str) -> str:

@@ -57,16 +57,13 @@ def _sources(origin: Origin, folder: Path) -> list[Source]:
 
 def _records(source: Source) -> Iterator[dict[str, Any]]:
     form = open_form(source, {})
-    try:
-        for offset, _, text in form.spans(0, source.nbytes):
-            if not text:
-                continue
-            try:
-                yield form.parse(text, checked=False)
-            except RecordProblem as problem:
-                raise ConvertError(f"{source.place(form.number(offset))}: {problem}") from None
-    finally:
-        form.close()
+    for offset, _, text in form.spans(0, source.nbytes):
+        if not text:
+            continue
+        try:
+            yield form.parse(text, checked=False)
+        except RecordProblem as problem:
+            raise ConvertError(f"{source.place(form.number(offset))}: {problem}") from None
 
 
 def _chosen(record: dict[str, Any], columns: Collection[str]) -> dict[str, Any]:

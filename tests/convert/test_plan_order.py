@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 from streamshard import LocalDataset, MDSWriter
 from streamshard.convert.options import ConvertOptions, parse_size_limit
 from streamshard.convert.rows import permutation
+from tests.convert.test_tar_inputs import write_tar
 from tests.support.jsonl_inputs import converted, files_of, run, shards_of, write_lines
+from tests.support.small_datasets import write_dataset
 
 
 def test_b082_a_number_of_samples_per_shard_can_be_asked_for(tmp_path: Path) -> None:
@@ -47,6 +51,31 @@ def test_hashes_are_a_choice(tmp_path: Path) -> None:
         (shard,) = json.loads((tmp_path / "A" / "index.json").read_bytes())["shards"]
         assert shard["hashes"] == list(hashes)
         assert sorted(shard["raw_data"]["hashes"]) == sorted(hashes)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tar", "mds"])
+def test_more_sources_than_files_that_may_be_open_are_shuffled(tmp_path: Path, kind: str) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for number in range(100):
+        if kind == "jsonl":
+            write_lines(sources / f"{number:03}.jsonl", [{"id": f"{number}"}, {"id": f"{number} again"}])
+        elif kind == "tar":
+            write_tar(
+                sources / f"{number:03}.tar", [("a.txt", b"%d" % number), ("b.txt", b"%d again" % number)]
+            )
+    if kind == "mds":
+        samples = [{"id": f"{number}{end}"} for number in range(100) for end in ("", " again")]
+        write_dataset(sources, samples, {"id": "str"}, samples_per_shard=2)
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, hard))
+    try:
+        found = converted(str(sources), tmp_path / "A", shuffle=1, workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    column = "txt" if kind == "tar" else "id"
+    wanted = {f"{number}{end}" for number in range(100) for end in ("", " again")}
+    assert {sample[column] for sample in found} == wanted
 
 
 def test_a_shuffle_is_one_permutation_of_all_records(tmp_path: Path) -> None:

@@ -103,4 +103,6 @@ def test_an_arrow_table_and_what_acts_like_a_dataset_are_read(tmp_path: Path) ->
 def test_rows_that_cannot_be_stored_are_named(tmp_path: Path, rows: Any, words: str) -> None:
     with pytest.raises(ConvertError, match=words):
         convert_records(rows, tmp_path / "A", workers=1)
-    assert not (tmp_path / "A" / "index.json").exists()
+    # Rows are kept for a run that a rerun can go on from, and for no other.
+    work = tmp_path / "A" / ".streamshard-convert"
+    assert work.with_name(f"{work.name}-rows").exists() == work.exists()

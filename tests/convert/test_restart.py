@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -406,6 +407,18 @@ def test_b094_a_file_system_without_locks_is_warned_about_and_used(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     assert run(write_lines(tmp_path / "a.jsonl", [{"id": 1}]), tmp_path / "A").samples == 1
     assert "see to it that only one convert runs" in caplog.text
+
+
+def test_a_file_system_that_does_not_force_names_to_the_disk_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_directories(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse_directories)
+    run(write_lines(tmp_path / "a.jsonl", [{"id": 1}]), tmp_path / "A", workers=1)
+    assert len(LocalDataset(str(tmp_path / "A"))) == 1
 
 
 def test_an_error_under_the_lock_is_the_error_that_is_raised(tmp_path: Path) -> None:

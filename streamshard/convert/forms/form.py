@@ -28,7 +28,10 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class Form(Protocol):
-    """The records of one source; made anew in each process that needs it."""
+    """The records of one source; made anew in each process that needs it.
+
+    Between two calls it holds no file open: some orders need all sources at once, and there may be any number of them.
+    """
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         """``(offset, taken, text)`` of each record that starts in bytes ``[begin, end)`` of the file, in order.
@@ -46,9 +49,6 @@ class Form(Protocol):
 
     def number(self, offset: int) -> int:
         """Which record of the source, from 1, lies at ``offset``."""
-
-    def close(self) -> None:
-        """Close files."""
 
 
 def open_form(source: Source, declared: Mapping[str, str], dropped: frozenset[str] = frozenset()) -> Form:
@@ -118,9 +118,6 @@ class LinesForm:
                 lines += block.count(b"\n")
                 offset -= len(block)
         return lines
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class CellsForm(LinesForm):

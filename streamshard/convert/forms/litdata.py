@@ -32,7 +32,6 @@ from streamshard.format.encodings import parse_encoding
 from streamshard.read.raw_file import open_regular
 from streamshard.storage.store import check_key
 
-_BUFFER = 1 << 20
 _DEEPEST = 100
 
 
@@ -138,12 +137,13 @@ class ChunkForm(ItemsForm):
             parse_leaf(name) if number in self._wanted else None for number, name in enumerate(self._formats)
         ]
         self._sizes = struct.Struct(f"<{len(self._formats)}I")
-        file = os.fdopen(open_regular(Path(source.path), shard=source.name), "rb", buffering=_BUFFER)
+        path = Path(source.path)
+        descriptor = open_regular(path, shard=source.name)
         try:
-            super().__init__(file, _offsets(file.fileno(), detail["count"], source.name))
-        except BaseException:
-            file.close()
-            raise
+            offsets = _offsets(descriptor, detail["count"], source.name)
+        finally:
+            os.close(descriptor)
+        super().__init__(path, offsets)
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         try:

@@ -23,27 +23,24 @@ from streamshard.format.encodings import parse_encoding
 from streamshard.format.shard import parse_header
 from streamshard.read.raw_file import open_regular
 
-_BUFFER = 1 << 20
-
 
 class ShardForm(ItemsForm):
     """One raw shard file. ``source.columns`` are its columns, as its index told when it was staged."""
 
     def __init__(self, source: Source, declared: Mapping[str, str]) -> None:
-        file = os.fdopen(open_regular(Path(source.path), shard=source.name), "rb", buffering=_BUFFER)
+        path = Path(source.path)
+        descriptor = open_regular(path, shard=source.name)
         try:
-            descriptor = file.fileno()
             header = parse_header(
                 lambda begin, end: read_span(descriptor, begin, end - begin),
                 os.fstat(descriptor).st_size,
                 shard=source.name,
                 expected=None,
             )
-            super().__init__(file, header.offsets.astype(np.int64))
-            self._decoder = _decoder(header.config, source, declared)
-        except BaseException:
-            file.close()
-            raise
+        finally:
+            os.close(descriptor)
+        super().__init__(path, header.offsets.astype(np.int64))
+        self._decoder = _decoder(header.config, source, declared)
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.convert.forms.items import ItemsForm
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.rows import sync_file
 from streamshard.errors import FormatError
@@ -129,13 +130,14 @@ class Spool:
             self._file.close()
         if kind is None:
             self._part.replace(self._path)
+        else:
+            self._part.unlink()
 
 
-class PackedForm:
+class PackedForm(ItemsForm):
     """A spool, read."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         with path.open("rb") as file:
             nbytes = file.seek(0, 2)
             tail = read_span(file.fileno(), max(0, nbytes - _COUNT.size), _COUNT.size)
@@ -143,32 +145,13 @@ class PackedForm:
             size = 8 * (count + 1)
             if size + _COUNT.size > nbytes:
                 raise FormatError(f"{path}: not a complete spool; run again with --no-resume")
-            self._offsets = np.frombuffer(
-                read_span(file.fileno(), nbytes - _COUNT.size - size, size), "<u8"
-            ).astype(np.int64)
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
+            offsets = read_span(file.fileno(), nbytes - _COUNT.size - size, size)
+        super().__init__(path, np.frombuffer(offsets, "<u8").astype(np.int64))
 
     @property
     def nbytes(self) -> int:
         """The bytes of all records."""
         return int(self._offsets[-1])
 
-    def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-        first, last = np.searchsorted(self._offsets[:-1], [begin, end]).tolist()
-        with self._path.open("rb", buffering=_BUFFER) as file:
-            file.seek(int(self._offsets[first]) if first < len(self) else 0)
-            for number in range(first, last):
-                offset = int(self._offsets[number])
-                text = file.read(int(self._offsets[number + 1]) - offset)
-                yield offset, len(text), text
-
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         return unpack(text)
-
-    def number(self, offset: int) -> int:
-        return int(np.searchsorted(self._offsets, offset)) + 1
-
-    def close(self) -> None:
-        """Nothing is open."""

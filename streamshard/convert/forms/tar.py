@@ -9,7 +9,6 @@ The key of ``a/b.c/0001.seg.png`` is ``a/b.c/0001`` (up to the first dot of the 
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,22 +116,20 @@ class TarForm(LinesForm):
 
     def __init__(self, path: Path, tar: Path) -> None:
         super().__init__(path)
-        self._file = os.open(tar, os.O_RDONLY | os.O_CLOEXEC)
+        self._tar = tar
 
     def parse(self, text: bytes, *, checked: bool) -> dict[str, Any]:
         line = json.loads(text)
         if isinstance(line, list):
             raise RecordProblem(BAD_ROW, line[0])
         record: dict[str, Any] = {KEY: line["k"]}
-        for column, offset, size, _, _ in line["m"]:
-            content = read_span(self._file, offset, size)
-            if len(content) != size:
-                raise RecordProblem(BAD_ROW, f"member {column!r} of {line['k']!r}: the tar file was cut")
-            record[column] = _decoded(content, column, line["k"])
+        with self._tar.open("rb", buffering=0) as file:
+            for column, offset, size, _, _ in line["m"]:
+                content = read_span(file.fileno(), offset, size)
+                if len(content) != size:
+                    raise RecordProblem(BAD_ROW, f"member {column!r} of {line['k']!r}: the tar file was cut")
+                record[column] = _decoded(content, column, line["k"])
         return record
-
-    def close(self) -> None:
-        os.close(self._file)
 
 
 def _decoded(content: bytes, column: str, key: str) -> Any:
