@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from streamshard.convert.destination import Destination
@@ -16,11 +15,11 @@ from streamshard.format.index import INDEX_BASENAME, Index, parse_index, side_ba
 from streamshard.format.sample_hashes import digest_nbytes, side_basename
 from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.write.append import Base
+from streamshard.write.destination import is_shard_file
 
 APPENDED_KEY = "appended"
 """In the index, under ``"streamshard"``: a list of what ``--append`` has added, as ``"convert"`` tells of the first."""
 
-_SHARD_FILE = re.compile(r"shard\.\d{5,}\.mds(\.\w+)?")
 _WAYS_OUT = "choose another --out, or replace it with --overwrite"
 
 
@@ -149,7 +148,7 @@ class EarlierOutput:
             index = parse_index(text, source=self._destination.name)
             kept = {*index.table.stored_basenames(), *side_basenames(index)}
             for name in self._journal.replaced():
-                if name not in kept and _SHARD_FILE.fullmatch(name):
+                if name not in kept and is_shard_file(name):
                     self._destination.delete(name)
         self._journal.remove()
 
@@ -174,7 +173,7 @@ class EarlierOutput:
 
     def shard_files(self) -> list[str]:
         """The files at the output that are named like shards."""
-        return [name for name in self._destination.names() if _SHARD_FILE.fullmatch(name)]
+        return [name for name in self._destination.names() if is_shard_file(name)]
 
     def remove_index(self) -> None:
         """Delete the old index, and note its files for deletion once the new dataset is published."""

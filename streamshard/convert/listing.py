@@ -18,13 +18,8 @@ if TYPE_CHECKING:
 _LARGEST_INDEX = 1 << 30
 
 
-def open_listing(location: str, storage_options: Mapping[str, Any] | None) -> Place:
-    """Look at a folder: an absolute path, or a URL."""
-    return Place(location, storage_options)
-
-
 class Place:
-    """A folder of inputs. Hidden files, and those that begin with ``_``, are not seen."""
+    """A folder of inputs, an absolute path or a URL. Hidden files, and those that begin with ``_``, are not seen."""
 
     def __init__(self, location: str, storage_options: Mapping[str, Any] | None) -> None:
         self.location = location.rstrip("/") if not is_local(location) else location

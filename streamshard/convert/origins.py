@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamshard.convert.listing import Place, open_listing
+from streamshard.convert.listing import Place
 from streamshard.convert.places import local_path
 from streamshard.convert.unpacking import PACKED_SUFFIXES
 from streamshard.errors import BlobNotFoundError, ConvertError
@@ -175,7 +175,7 @@ class _Lookup:
         except (FileNotFoundError, NotADirectoryError):
             return self._local_pattern(path, source)
         if path.is_dir():
-            return self._folder(open_listing(str(path), None), str(path))
+            return self._folder(Place(str(path), None), str(path))
         if not path.is_file():
             raise ConvertError(f"source {self._shown!r}: not a regular file")
         kind = self._kind or _kind_by_content(path) or kind_by_name(path.name) or "jsonl"
@@ -213,7 +213,7 @@ class _Lookup:
         try:
             nbytes = open_store(folder, storage_options=self._options).size(name)
         except BlobNotFoundError:
-            if web or not open_listing(source, self._options).names():
+            if web or not Place(source, self._options).names():
                 raise
             return self._remote_folder(source)
         self._refuse_folder_kind(kind or "jsonl")
@@ -223,13 +223,13 @@ class _Lookup:
         parts = source.split("/")
         fixed = next(place for place, part in enumerate(parts) if _PATTERN.search(part))
         root, pattern = "/".join(parts[:fixed]), _regex("/".join(parts[fixed:]))
-        keys = [key for key in open_listing(root, self._options).names() if pattern.fullmatch(key)]
+        keys = [key for key in Place(root, self._options).names() if pattern.fullmatch(key)]
         if not keys:
             raise ConvertError(f"source {self._shown!r}: no file matches the pattern")
         return [origin for key in keys for origin in self._remote(f"{root}/{key}")]
 
     def _remote_folder(self, url: str) -> list[Origin]:
-        return self._folder(open_listing(url, self._options), url)
+        return self._folder(Place(url, self._options), url)
 
     def _folder(self, place: Place, location: str) -> list[Origin]:
         kind = self._kind or self._kind_of_folder(place)

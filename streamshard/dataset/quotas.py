@@ -52,7 +52,6 @@ def quotas_of(
         return Quotas(tuple(samples_per_epoch(streams, available)))
     if mixture is None and absolute:
         return Quotas(tuple(samples_per_epoch(streams, available, epoch_size, mean_costs)))
-    own = available
     if relative:
         own_weights = [Fraction(str(stream.proportion or 0)) for stream in streams]
     else:
@@ -63,7 +62,7 @@ def quotas_of(
             per_epoch, tuple(sample_weights(streams, own_weights, mean_costs if relative else None))
         )
     changes = changes_of(mixture, streams, mean_costs)
-    size = sum(own) if epoch_size is None else epoch_size
+    size = sum(available) if epoch_size is None else epoch_size
     if changes[0][0] == 0:
         first = changes[0][1]
     else:

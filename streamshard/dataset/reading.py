@@ -52,16 +52,6 @@ def read_singly(get: Callable[[int], Any]) -> Reading:
     return Reading(_Singly(get), _cut_list, None, one_by_one=True, get=get)
 
 
-def nested(samples: list[Any], shape: tuple[int, ...]) -> Any:
-    """Arrange samples in lists of lists of a shape; shape () gives the sample itself."""
-    rest = iter(samples)
-
-    def arrange(depth: int) -> Any:
-        return next(rest) if depth == len(shape) else [arrange(depth + 1) for _ in range(shape[depth])]
-
-    return arrange(0)
-
-
 class _Each:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function

@@ -43,13 +43,6 @@ def refuse_unknown(arguments: Mapping[str, Any]) -> None:
         )
 
 
-def columns_of(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of the wanted columns; ValueError for a single string."""
-    if isinstance(columns, str):
-        raise ValueError(f"columns={columns!r}: expected a list of names, such as [{columns!r}]")  # noqa: TRY004
-    return None if columns is None else tuple(columns)
-
-
 def only(name: str, value: str, *known: str) -> None:
     """Refuse every value of an argument but those that this version has."""
     if value not in known:

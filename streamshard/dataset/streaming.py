@@ -22,9 +22,8 @@ from streamshard.dataset.iteration import Iteration, go_on
 from streamshard.dataset.mesh import world_of
 from streamshard.dataset.ordering import Ordering
 from streamshard.dataset.pool import PoolHere
-from streamshard.dataset.reading import Reading, nested, read_columns, read_samples, read_singly
+from streamshard.dataset.reading import Reading, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
-    columns_of,
     positive,
     refuse_unknown,
     streams_of,
@@ -35,7 +34,7 @@ from streamshard.dataset.stream import Stream
 from streamshard.dataset.tolerance import Tolerance
 from streamshard.errors import StateError
 from streamshard.order.world import World
-from streamshard.read.selection import parse_selection
+from streamshard.read.selection import nested, parse_selection, wanted_columns
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -188,7 +187,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
             validate_samples=validate_samples,
         )
         decoding = Decoding(
-            columns=columns_of(columns),
+            columns=wanted_columns(columns),
             allow_unsafe_types=allow_unsafe_types,
             decode_images=decode_images,
             writeable_arrays=writeable_arrays,

@@ -16,7 +16,7 @@ from streamshard.read.catalog import load_index
 from streamshard.read.keys import key_in
 from streamshard.read.open_shards import OpenShards
 from streamshard.read.sample_check import require_sample_hashes
-from streamshard.read.selection import out_of_range, parse_selection
+from streamshard.read.selection import nested, out_of_range, parse_selection, wanted_columns
 from streamshard.storage import is_local, open_store
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
             raise ValueError(f"local={os.fspath(local)!r} is not a directory of this machine")
         if validate_samples:
             require_sample_hashes(self._index, f"{path.parent}")
-        wanted = None if columns is None else _checked_names(columns)
+        wanted = wanted_columns(columns)
         decoders: dict[Schema, SampleDecoder] = {}
         for schema in self._index.schemas:
             decoders[schema] = schema.decoder(
@@ -114,7 +114,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
     @property
     def num_shards(self) -> int:
         """Number of shards in the index."""
-        return len(self._index.shards)
+        return self._index.num_shards
 
     @property
     def columns(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class LocalDataset(Sequence[dict[str, Any]]):
             return self._one(int(at))
         ids = parse_selection(at, len(self))
         samples = self._many(ids.ravel())
-        return samples if ids.ndim == 1 else _nested(samples, ids.shape)
+        return samples if ids.ndim == 1 else nested(samples, ids.shape)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return a batch of samples; torch's DataLoader calls this where it exists."""
@@ -206,18 +206,3 @@ def _walk(reader: ShardReader) -> Iterator[dict[str, Any]]:
             yield from map(reader.sample, rows.tolist())
         else:
             yield from samples
-
-
-def _checked_names(columns: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(columns, str):
-        raise ValueError(f"columns={columns!r}: expected a list of names, such as [{columns!r}]")  # noqa: TRY004
-    return tuple(columns)
-
-
-def _nested(samples: list[Any], shape: tuple[int, ...]) -> Any:
-    rest = iter(samples)
-
-    def build(depth: int) -> Any:
-        return next(rest) if depth == len(shape) else [build(depth + 1) for _ in range(shape[depth])]
-
-    return build(0)

@@ -1,4 +1,4 @@
-"""Which samples an index expression means: int, slice, mask, or integers in any nesting."""
+"""Which samples an index expression means (int, slice, mask, integers in any nesting), and which columns of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 
@@ -40,6 +42,23 @@ def parse_selection(at: Any, num_samples: int) -> NDArray[np.int64]:
         raise IndexError(out_of_range(low if low < -num_samples else high, num_samples))
     ids = array.astype(np.int64)
     return np.where(ids < 0, ids + num_samples, ids) if low < 0 else ids
+
+
+def nested(samples: list[Any], shape: tuple[int, ...]) -> Any:
+    """Arrange samples in lists of lists of a shape; shape () gives the sample itself."""
+    rest = iter(samples)
+
+    def arrange(depth: int) -> Any:
+        return next(rest) if depth == len(shape) else [arrange(depth + 1) for _ in range(shape[depth])]
+
+    return arrange(0)
+
+
+def wanted_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names of the wanted columns; ValueError for a single string."""
+    if isinstance(columns, str):
+        raise ValueError(f"columns={columns!r}: expected a list of names, such as [{columns!r}]")  # noqa: TRY004
+    return None if columns is None else tuple(columns)
 
 
 def _holds_large_ints(array: NDArray[Any]) -> bool:

@@ -13,7 +13,7 @@ from streamshard.write.remote_claim import is_claim
 
 logger = logging.getLogger(__name__)
 
-_SHARD = re.compile(r"shard\.[0-9]{5,}\.mds(\.(br|bz2|gz|snappy|zstd|samples))?")
+_SHARD_FILE = re.compile(r"shard\.[0-9]{5,}\.mds(\.(br|bz2|gz|snappy|zstd|samples))?")
 
 
 def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
@@ -46,10 +46,15 @@ def refuse_or_clear(store: Store, *, exist_ok: bool) -> None:
         logger.info("%s: removed %d files of the dataset that was there", store.url, len(doomed))
 
 
+def is_shard_file(basename: str) -> bool:
+    """Whether a file is named like a shard or a side file of one: no other file is ever deleted with a dataset."""
+    return _SHARD_FILE.fullmatch(basename) is not None
+
+
 def old_dataset(store: Store, keys: list[str]) -> list[str]:
     """List the files of the dataset at ``store`` in the order in which to remove them: indexes first."""
     here = set(keys)
-    named = {key for key in keys if _SHARD.fullmatch(key)}
+    named = {key for key in keys if is_shard_file(key)}
     indexes = []
     if INDEX_BASENAME in here:
         indexes.append(INDEX_BASENAME)
@@ -72,7 +77,7 @@ def _files_named_by(store: Store, index_key: str) -> set[str]:
     folder = index_key[: -len(INDEX_BASENAME)]
     # An index may name any file, even one that is not of a dataset.
     names = {*index.table.basenames(), *side_basenames(index)}
-    return {folder + name for name in names if _SHARD.fullmatch(name.rpartition("/")[2])}
+    return {folder + name for name in names if is_shard_file(name.rpartition("/")[2])}
 
 
 def _leftovers(store: Store) -> list[Path]:

@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.support.loopback import LoopbackHandler, LoopbackServer, running
 
-class HubServer(ThreadingHTTPServer):
+
+class HubServer(LoopbackServer):
     """Serves ``files`` as those of the dataset ``someone/data``; others, and private ones, are not found."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.files: dict[str, bytes] = {}
         self.tokens: list[str] = []
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        return {"endpoint": f"http://127.0.0.1:{self.server_address[1]}", "token": "hf_aTokenOfTests"}
+        return {"endpoint": f"http://{self.host}", "token": "hf_aTokenOfTests"}
 
 
-@contextmanager
-def hub_server() -> Iterator[HubServer]:
+def hub_server() -> AbstractContextManager[HubServer]:
     """Run a server in a thread for the length of a block."""
-    server = HubServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return running(HubServer())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: HubServer
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         self.server.tokens.append(self.headers.get("Authorization", ""))
@@ -74,11 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             self._answer({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
             return
-        begin, end, status = 0, len(content), 200
-        wanted = self.headers.get("Range", "")
-        if wanted.startswith("bytes="):
-            first, _, last = wanted[6:].partition("-")
-            begin, end, status = int(first or 0), min(int(last or end - 1) + 1, end), 206
+        begin, end, status = self.span(len(content))
         self.send_response(status)
         self.send_header("Content-Length", str(end - begin))
         self.send_header("ETag", '"0"')
@@ -99,6 +82,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing on stderr."""

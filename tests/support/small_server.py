@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from contextlib import AbstractContextManager
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.support.loopback import LoopbackHandler, LoopbackServer, running
 
-class SmallServer(ThreadingHTTPServer):
+
+class SmallServer(LoopbackServer):
     """Serves ``files`` by path. ``trouble``: "", "denied", "missing", "busy", "short" or "wrong".
 
     ``key``: access key that alone is let in, where one is set. ``region``: where its buckets are, which requests that
@@ -20,41 +18,22 @@ class SmallServer(ThreadingHTTPServer):
     and headers.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.files: dict[str, bytes] = {}
         self.trouble = ""
         self.key = ""
         self.region = ""
         self.seen: list[str] = []
 
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of a test."""
-
-
-@contextmanager
-def small_server() -> Iterator[SmallServer]:
+def small_server() -> AbstractContextManager[SmallServer]:
     """Run a server in a thread for the length of a block."""
-    server = SmallServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return running(SmallServer())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: SmallServer
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         server, parts = self.server, urlsplit(self.path)
@@ -90,11 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_file(self, content: bytes) -> None:
         if self.server.trouble == "wrong" and self.path.partition("?")[0].endswith(".mds"):
             content = content[:-1] + bytes([content[-1] ^ 1])
-        begin, end, status = 0, len(content), 200
-        wanted = self.headers.get("Range", "")
-        if wanted.startswith("bytes="):
-            first, _, last = wanted[6:].partition("-")
-            begin, end, status = int(first or 0), min(int(last or end - 1) + 1, end), 206
+        begin, end, status = self.span(len(content))
         self.send_response(status)
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Accept-Ranges", "bytes")
@@ -137,6 +112,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing on stderr."""

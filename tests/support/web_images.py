@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+from tests.support.loopback import LoopbackHandler, LoopbackServer, running
 
-class WebImages(ThreadingHTTPServer):
+
+class WebImages(LoopbackServer):
     """Serves ``pages``: path -> bytes, or a function of the handler that sends what it wants.
 
     ``counts`` has the requests by path with its query, ``seen`` the headers of the last one.
     """
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.pages: dict[str, bytes | Callable[[Any], None]] = {}
         self.counts: Counter[str] = Counter()
         self.seen: dict[str, str] = {}
@@ -29,24 +27,12 @@ class WebImages(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error of a test."""
+        return f"http://{self.host}"
 
 
-@contextmanager
-def web_images() -> Iterator[WebImages]:
+def web_images() -> AbstractContextManager[WebImages]:
     """Run a server in a thread for the length of a block."""
-    server = WebImages()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return running(WebImages())
 
 
 def answer(
@@ -78,9 +64,8 @@ def in_turn(*pages: Callable[[Any], None]) -> Callable[[Any], None]:
     return send
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: WebImages
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         server = self.server
@@ -95,6 +80,3 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with server.lock:
                 server.running -= 1
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""

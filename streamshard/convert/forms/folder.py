@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from streamshard.convert.jsonl import BOM, parse_record
-from streamshard.convert.listing import Place, open_listing
+from streamshard.convert.listing import Place
 from streamshard.convert.origins import IMAGE_SUFFIXES, Origin
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.sources import LINES, Source
@@ -61,7 +61,7 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
     Raises:
         ConvertError: a metadata file that is broken or lacks ``file_name``.
     """
-    place = open_listing(origin.location, storage_options)
+    place = Place(origin.location, storage_options)
     described = next((name for name in _METADATA if name in place.top()), None)
     records = _labelled(place) if described is None else _described(place, described)
     with target.open("w", encoding="ascii") as lines:
