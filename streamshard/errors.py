@@ -69,7 +69,7 @@ class AccessDeniedError(StorageError, PermissionError):
 
 
 class WrongSizeError(StorageError):
-    """A file whose size is not the one in its index: cut, or of another dataset. Retrying does not help."""
+    """A file of another size than its index says, or larger than it may be. Retrying does not help."""
 
 
 class CacheTooSmallError(StorageError):

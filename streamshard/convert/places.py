@@ -32,7 +32,13 @@ from streamshard.convert.problems import (
     RecordProblem,
     shorten,
 )
-from streamshard.errors import AccessDeniedError, BlobNotFoundError, ConvertError, StorageError
+from streamshard.errors import (
+    AccessDeniedError,
+    BlobNotFoundError,
+    ConvertError,
+    StorageError,
+    WrongSizeError,
+)
 from streamshard.storage.opening import is_local, local_directory, open_store
 from streamshard.storage.redact import public_url
 from streamshard.storage.store import Store
@@ -340,9 +346,11 @@ class RemoteImages:
 
     def _read_with_care(self, located: Located) -> bytes:
         try:
-            content = self._store.read(located.name)
+            content = self._store.read(located.name, limit=_LARGEST_IMAGE)
         except (BlobNotFoundError, AccessDeniedError) as error:
             raise RecordProblem(MISSING_IMAGE, f"image {shorten(located.reference)}: {error}") from None
+        except WrongSizeError as error:
+            raise RecordProblem(TOO_LARGE, f"image {shorten(located.reference)}: {error}") from None
         check_image_nbytes(located, len(content))
         return content
 

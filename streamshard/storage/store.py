@@ -50,7 +50,7 @@ class Store(Protocol):
         """Size and tag of the file ``key``, for the price of ``size``."""
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
-        """The whole file; StorageError if it has more than ``limit`` bytes."""
+        """The whole file; WrongSizeError if it has more than ``limit`` bytes."""
 
     def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
         """The whole file in one request, if it has fewer than ``below`` bytes; else None.
@@ -131,9 +131,9 @@ def check_range(begin: int, end: int, what: str) -> int:
 
 
 def check_limit(nbytes: int, limit: int | None, what: str) -> None:
-    """Raise StorageError if a file of ``nbytes`` is larger than its reader allows."""
+    """Raise WrongSizeError if a file of ``nbytes`` is larger than its reader allows."""
     if limit is not None and nbytes > limit:
-        raise StorageError(
+        raise WrongSizeError(
             f"{what}: the file has {nbytes} bytes, at most {limit} were expected; is it the right file?"
         )
 

@@ -14,6 +14,7 @@ from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError, StorageError
 from streamshard.storage import open_store
 from streamshard.storage.memory_store import MemoryStore
+from streamshard.storage.store import check_limit
 from tests.support.faulty_proxy import Fault, FaultyProxy, Link
 from tests.support.jsonl_inputs import files_of, noise, picture, run, write_lines
 from tests.support.seaweedfs import SeaweedServer
@@ -142,6 +143,20 @@ def test_a_bucket_that_cannot_be_reached_is_no_reason_to_skip_records(
     source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png"}])
     with pytest.raises(StorageError, match="no route"):
         run(source, tmp_path / "A", image_root="memory://unreachable", on_error="skip")
+
+
+def test_an_object_too_large_for_a_shard_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store("memory://huge").put_bytes("a.png", picture())
+
+    def read(self: MemoryStore, key: str, *, limit: int | None = None) -> bytes:
+        check_limit(1 << 50, limit, key)
+        raise MemoryError
+
+    monkeypatch.setattr(MemoryStore, "read", read)
+    monkeypatch.setattr(MemoryStore, "size", lambda *_: 1 << 50)
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png"}])
+    with pytest.raises(ConvertError, match=r"a\.jsonl:1: image 'a\.png': .*has 1125899906842624 bytes"):
+        run(source, tmp_path / "A", image_root="memory://huge")
 
 
 def test_files_in_a_bucket_are_read_with_care_and_stored_as_they_are(
