@@ -15,6 +15,7 @@ from streamshard.errors import BlobNotFoundError
 from streamshard.storage.cancel import check_cancelled
 from streamshard.storage.clients import Client
 from streamshard.storage.failures import Failure, classify
+from streamshard.storage.multipart import IN_PARTS_FROM_NBYTES, put_in_parts
 from streamshard.storage.retry import RetryPolicy, call_with_retry
 from streamshard.storage.sending import send_file
 from streamshard.storage.store import (
@@ -32,7 +33,7 @@ from streamshard.storage.windows import PART_NBYTES, Window, read_pieces, remote
 
 T = TypeVar("T")
 
-# An upload tells nothing while it runs, so its time limit grows with its size as on a link of this speed.
+# Uploads have as much time as they need on a link of this speed.
 _SLOWEST_UPLOAD_BYTES_PER_S = 256 << 10
 
 # Connections over which one file comes at once.
@@ -137,28 +138,28 @@ class FsspecStore:
         return pieces
 
     def put(self, key: str, path: Path) -> None:
-        check_key(key, self.url)
         nbytes = path.stat().st_size
+        if self._client.scheme in ("s3", "s3a") and nbytes >= IN_PARTS_FROM_NBYTES:
+            put_in_parts(partial(self._upload, key), path, nbytes)
+            return
 
-        def upload(fs: Any, target: str) -> None:
+        def put_whole(fs: Any, target: str) -> None:
             send_file(fs, target, nbytes, lambda at: fs.put_file(str(path), at))
 
-        self._call(
-            "upload",
-            key,
-            upload,
-            policy=self._upload_policy(nbytes),
-            limit_s=self._upload_policy(nbytes).timeout_s,
-        )
+        self._upload(key, "upload", put_whole, nbytes)
 
     def put_bytes(self, key: str, payload: bytes) -> None:
-        check_key(key, self.url)
-
-        def upload(fs: Any, target: str) -> None:
+        def put_whole(fs: Any, target: str) -> None:
             send_file(fs, target, len(payload), lambda at: fs.pipe_file(at, payload))
 
-        policy = self._upload_policy(len(payload))
-        self._call("upload", key, upload, policy=policy, limit_s=policy.timeout_s)
+        self._upload(key, "upload", put_whole, len(payload))
+
+    def _upload(self, key: str, verb: str, operation: Callable[[Any, str], T], nbytes: int = 0) -> T:
+        check_key(key, self.url)
+        # It tells nothing while it runs, so its time limit grows with its size.
+        limit_s = self.retry.timeout_s + nbytes / _SLOWEST_UPLOAD_BYTES_PER_S
+        policy = replace(self.retry, timeout_s=limit_s)
+        return self._call(verb, key, operation, policy=policy, limit_s=limit_s)
 
     def list(self, prefix: str = "") -> list[str]:
         folder, _, _ = check_prefix(prefix, self.url).rpartition("/")
@@ -280,9 +281,6 @@ class FsspecStore:
             redact=self._client.redact,
             hint=self._client.hint(),
         )
-
-    def _upload_policy(self, nbytes: int) -> RetryPolicy:
-        return replace(self.retry, timeout_s=self.retry.timeout_s + nbytes / _SLOWEST_UPLOAD_BYTES_PER_S)
 
     def _join(self, root: str, key: str) -> str:
         if not key:

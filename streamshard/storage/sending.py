@@ -32,14 +32,14 @@ def send_file(fs: Any, target: str, nbytes: int, send: Callable[[str], Any]) -> 
         except FileNotFoundError:  # no bucket, but a file system with folders
             _make_folder(fs, posixpath.dirname(target))
             send(target)
-        _check_stored(fs, target, nbytes)
+        check_stored(fs, target, nbytes)
         return
     folder = posixpath.dirname(target)
     _make_folder(fs, folder)
     temporary = f"{folder}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     try:
         send(temporary)
-        _check_stored(fs, temporary, nbytes)
+        check_stored(fs, temporary, nbytes)
         fs.mv(temporary, target)
     except BaseException:
         with contextlib.suppress(Exception):  # on its way already is an error that says more
@@ -60,7 +60,8 @@ def _make_folder(fs: Any, folder: str) -> None:
             raise
 
 
-def _check_stored(fs: Any, path: str, expected: int) -> None:
+def check_stored(fs: Any, path: str, expected: int) -> None:
+    """Raise ConnectionError if a file has another size than was sent."""
     found = remote_size(fs, path)
     if found != expected:
         raise ConnectionError(f"the target stored {found} bytes of {expected}")

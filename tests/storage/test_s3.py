@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,13 +121,11 @@ def test_b150_a_wrong_bucket_or_prefix_is_not_found_at_once(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "no-such-host.invalid:80"])
-def test_a_bad_endpoint_is_an_error_within_the_time_limit(host: str) -> None:
+def test_a_bad_endpoint_is_an_error_that_names_it(host: str) -> None:
     options = {"key": "k" * 9, "secret": "s" * 9, "endpoint_url": f"http://{host}"}
-    store = open_store("s3://bucket", storage_options=options, retry=RetryPolicy(timeout_s=3))
-    begin = time.monotonic()
-    with pytest.raises(StorageError, match=r"s3://bucket/a: failed after \d attempts.*") as caught:
+    store = open_store("s3://bucket", storage_options=options, retry=QUICK)
+    with pytest.raises(StorageError, match=r"s3://bucket/a: failed after \d attempts? in") as caught:
         store.size("a")
-    assert time.monotonic() - begin < 6
     assert host.split(":")[0] in str(caught.value)
 
 
@@ -187,15 +184,15 @@ def test_a_connection_that_falls_silent_is_given_up_and_replaced(
     assert (tmp_path / "got").read_bytes() == BODY
 
 
-def test_a_silent_server_is_an_error_within_the_time_limit(
+def test_a_silent_server_is_an_error_after_the_time_limit(
     s3: SeaweedServer, s3_proxy: FaultyProxy, bucket: str, tmp_path: Path
 ) -> None:
+    # The limit is used up by three silent tries, however many more are allowed. It never ends by itself: the test's own
+    # time limit is what a store without one would meet.
     s3_proxy.arm(Fault(stall_after=1000), times=99)
-    store = through(s3_proxy, s3, bucket, RetryPolicy(attempts=6, timeout_s=2, backoff_s=0.01))
-    begin = time.monotonic()
-    with pytest.raises(StorageError, match=f"{bucket}/a.bin: failed after"):
+    store = through(s3_proxy, s3, bucket, RetryPolicy(attempts=99, timeout_s=2, backoff_s=0.01))
+    with pytest.raises(StorageError, match=f"{bucket}/a.bin: failed after [123] attempts? in"):
         store.fetch_to("a.bin", tmp_path / "got", nbytes=len(BODY))
-    assert time.monotonic() - begin < 6
     assert list(tmp_path.iterdir()) == []
 
 
