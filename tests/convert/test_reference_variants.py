@@ -64,13 +64,12 @@ CHATS = {
 }
 
 
-@pytest.mark.parametrize("name", list(CHATS))
-def test_an_image_inside_a_message(tmp_path, name):
-    summary = converted(tmp_path, [chat(CHATS[name])], {"a.png": PNG})
+def test_an_image_inside_a_message(tmp_path):
+    summary = converted(tmp_path, [chat(part) for part in CHATS.values()], {"a.png": PNG})
     assert not summary.warnings
-    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
-    assert sample["images"] == PNG
-    assert TEXT not in json.dumps(sample["messages"])
+    for name, sample in zip(CHATS, LocalDataset(tmp_path / "out", decode_images=False), strict=True):
+        assert sample["images"] == PNG, name
+        assert TEXT not in json.dumps(sample["messages"]), name
 
 
 WHOLE_CHATS: dict[str, Any] = {
@@ -83,14 +82,12 @@ WHOLE_CHATS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", list(WHOLE_CHATS))
-def test_an_image_inside_messages_of_another_form(tmp_path, name):
-    summary = converted(tmp_path, [{"contents": WHOLE_CHATS[name]}], {"a.png": PNG})
-    assert not summary.warnings
-    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
-    assert sample["images"] == PNG
-    assert TEXT not in json.dumps(sample["contents"])
-    assert json.dumps(sample["contents"]).count("{") == json.dumps(WHOLE_CHATS[name]).count("{")
+def test_an_image_inside_messages_of_another_form(tmp_path):
+    converted(tmp_path, [{"contents": each} for each in WHOLE_CHATS.values()], {"a.png": PNG})
+    for name, sample in zip(WHOLE_CHATS, LocalDataset(tmp_path / "out", decode_images=False), strict=True):
+        assert sample["images"] == PNG, name
+        assert TEXT not in json.dumps(sample["contents"]), name
+        assert json.dumps(sample["contents"]).count("{") == json.dumps(WHOLE_CHATS[name]).count("{"), name
 
 
 def test_messages_as_text_are_pointed_out_and_taken_when_named(tmp_path):
@@ -170,14 +167,13 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("name", list(REFERENCES))
-def test_one_picture_in_twenty_clothes(tmp_path, name):
-    text = json.dumps(REFERENCES[name]).replace("{root}", str(tmp_path))
-    summary = converted(tmp_path, [{"image": json.loads(text), "n": 1}], {"dir/a b.png": PNG})
-    assert (summary.samples, summary.images) == (1, {"image": {"png": 1}})
-    sample = LocalDataset(tmp_path / "out", decode_images=False)[0]
-    assert sample["image"] == PNG
-    assert str(tmp_path) not in json.dumps(sample.get("image_path", ""))
+def test_one_picture_in_twenty_clothes(tmp_path):
+    text = json.dumps(list(REFERENCES.values())).replace("{root}", str(tmp_path))
+    summary = converted(tmp_path, [{"image": each} for each in json.loads(text)], {"dir/a b.png": PNG})
+    assert summary.images == {"image": {"png": len(REFERENCES)}}
+    for name, sample in zip(REFERENCES, LocalDataset(tmp_path / "out", decode_images=False), strict=True):
+        assert sample["image"] == PNG, name
+        assert str(tmp_path) not in json.dumps(sample["image_path"]), name
 
 
 def test_a_percent_in_a_file_name_is_no_escape(tmp_path):
@@ -234,39 +230,37 @@ CONTENTS = {
     "half-png": PNG[:40],
     "checksum": PNG[:-20] + b"zzzz" + PNG[-16:],
     "text": b"just words",
+    "answer": b'{"message": "Not Found"}',
+    "film": b"\0\0\0\x18ftypmp42",
+    "zeros": bytes(500),
+    "base64": TEXT.encode(),
 }
-
-
-@pytest.mark.parametrize("name", list(CONTENTS))
-def test_what_is_no_picture_is_named_with_its_line(tmp_path, name):
-    records = [{"image": "good.png"}, {"image": "bad.png"}]
-    with pytest.raises(ConvertError, match=r"in\.jsonl:2: image 'bad\.png'"):
-        converted(tmp_path, records, {"good.png": PNG, "bad.png": CONTENTS[name]})
-    summary = converted(tmp_path, records, {}, on_error="skip")
-    assert (summary.samples, sum(summary.skipped.values())) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [("BMP", "RGB"), ("TIFF", "I;16"), ("TIFF", "RGB"), ("ICO", "RGBA"), ("WEBP", "RGBA"), ("PNG", "P"),
-     ("PNG", "LA"), ("PNG", "1"), ("GIF", "P"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PPM", "RGB")],
-)  # fmt: skip
-def test_every_common_kind_of_file_is_kept_as_it_is(tmp_path, kind, mode):
-    content = drawn(kind, mode)
-    converted(tmp_path, [{"image": "a.any"}], {"a.any": content})
-    assert LocalDataset(tmp_path / "out", decode_images=False)[0]["image"] == content
-    assert LocalDataset(tmp_path / "out")[0]["image"].size in ((8, 8), (16, 16))
-
-
 WHAT_IT_IS = {
     "html": "a web page", "pointer": "git lfs pull", "pdf": "a PDF", "svg": "SVG", "packed": "a gzip file",
+    "answer": "JSON", "film": "a video", "zeros": "all of its 500 bytes are zero", "base64": "base64 text of a PNG",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(WHAT_IT_IS))
-def test_what_a_file_is_instead_of_a_picture_is_said(tmp_path, name):
-    with pytest.raises(ConvertError, match=WHAT_IT_IS[name]):
-        converted(tmp_path, [{"image": "bad.png"}], {"bad.png": CONTENTS[name]})
+def test_what_is_no_picture_is_named_with_its_line_and_what_it_is(tmp_path):
+    records = [{"image": "good"}, *({"image": name} for name in CONTENTS)]
+    with pytest.raises(ConvertError) as caught:
+        converted(tmp_path, records, {"good": PNG, **CONTENTS})
+    lines = str(caught.value).splitlines()
+    for number, name in enumerate(CONTENTS, 2):
+        (line,) = (line for line in lines if f"in.jsonl:{number}: image '{name}'" in line)
+        assert WHAT_IT_IS.get(name, "") in line
+    summary = converted(tmp_path, records, {}, on_error="skip")
+    assert (summary.samples, sum(summary.skipped.values())) == (1, len(CONTENTS))
+
+
+def test_every_common_kind_of_file_is_kept_as_it_is(tmp_path):
+    kinds = [("BMP", "RGB"), ("TIFF", "I;16"), ("TIFF", "RGB"), ("ICO", "RGBA"), ("WEBP", "RGBA"), ("PNG", "P"),
+     ("PNG", "LA"), ("PNG", "1"), ("GIF", "P"), ("JPEG", "L"), ("JPEG", "CMYK"), ("PPM", "RGB")]  # fmt: skip
+    contents = {f"{kind}-{mode}": drawn(kind, mode) for kind, mode in kinds}
+    converted(tmp_path, [{"image": name} for name in contents], contents)
+    stored = LocalDataset(tmp_path / "out", decode_images=False)
+    assert [sample["image"] for sample in stored] == list(contents.values())
+    assert {sample["image"].size for sample in LocalDataset(tmp_path / "out")} <= {(8, 8), (16, 16)}
 
 
 def test_a_number_that_is_none_is_no_image(tmp_path):
