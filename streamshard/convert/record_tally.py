@@ -23,6 +23,9 @@ from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
 # Records wait until there are this many, or their lines have this many bytes.
 _RECORDS_AT_ONCE = 64
 _NBYTES_AT_ONCE = 1 << 20
+_STORED_IMAGES = frozenset(
+    ("jpeg", "png", "pil", "jpeg_array", "jpegarray", "list[jpeg]", "list[png]", "list[pil]")
+)
 # So many records of a chunk are looked at for images under keys that nobody has named.
 _LOOKED_AT = 64
 
@@ -48,6 +51,8 @@ class RecordTally:
         self._shaping = shaping
         self._waiting: list[Pending] = []
         self._waiting_nbytes = 0
+        # Images that pass as they are stored are no references, and marks in the text may stand for them.
+        self._has_stored_images = not _STORED_IMAGES.isdisjoint(shaping.declared.values())
 
     def add(self, record: Pending) -> None:
         """Add a record whose images are known."""
@@ -88,7 +93,7 @@ class RecordTally:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 shaped = record.shaped
                 tally.image_like.update(image_like_keys(shaped.values, shaped.references))
-            for record in records:
+            for record in () if self._has_stored_images else records:
                 self._add_tags(record)
         if self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
             self._add_images(rows, records)

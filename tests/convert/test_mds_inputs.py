@@ -12,7 +12,7 @@ import pytest
 
 from streamshard import LocalDataset, MDSWriter, merge_index
 from streamshard.errors import ConvertError, FormatError
-from tests.support.jsonl_inputs import converted, picture, run, shards_of
+from tests.support.jsonl_inputs import converted, picture, run, shards_of, write_lines
 
 _COLUMNS = {
     "id": "int", "text": "str", "score": "float32", "tokens": "ndarray:uint16", "box": "ndarray:float32:4",
@@ -166,3 +166,10 @@ def test_damaged_datasets_are_refused_by_name(dataset: Path, tmp_path: Path, dam
 def test_the_same_job_over_its_own_outcome_has_nothing_to_do(dataset: Path, tmp_path: Path) -> None:
     run(dataset, tmp_path / "B")
     assert run(dataset, tmp_path / "B").finished_before
+
+
+def test_marks_in_the_text_stand_for_images_that_are_stored_already(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png", "text": "<image> what?"}] * 2)
+    assert run(source, tmp_path / "A").warnings == ()
+    assert run(tmp_path / "A", tmp_path / "B", drop=("image_path",)).warnings == ()
