@@ -18,6 +18,7 @@ from streamshard.convert.sources import Source
 from streamshard.convert.staging import StageTask, in_place, stage_tasks
 from streamshard.convert.supply import ImageSettings
 from streamshard.convert.tally import SavedChunk
+from streamshard.storage.opening import is_local
 
 
 class Scanned(NamedTuple):
@@ -81,7 +82,10 @@ class Intake:
     def _scan(self, sources: Sequence[Source], shaping: Shaping) -> list[list[Path]]:
         folder = self._journal.directory / "scan"
         folder.mkdir(exist_ok=True)
-        size = chunk_nbytes(sum(source.nbytes for source in sources), check=self._options.check)
+        size = chunk_nbytes(
+            sum(source.nbytes for source in sources),
+            check=self._options.check and not self._are_images_distant(sources),
+        )
         paths: list[list[Path]] = []
         tasks: list[ScanTask] = []
         for number, source in enumerate(sources):
@@ -110,6 +114,12 @@ class Intake:
         self._workers.run("scan", tasks, self._progress.advance, finished)
         self._progress.end()
         return paths
+
+    def _are_images_distant(self, sources: Sequence[Source]) -> bool:
+        """Whether images come over a network: each unit ends with a wait for its last one, so units are not small."""
+        root = self._options.image_root
+        roots = {source.image_folder for source in sources} if root is None else {root}
+        return self._options.fetch is not None or not all(map(is_local, roots))
 
     def _scan_task(self, source: Source, begin: int, end: int, target: Path, shaping: Shaping) -> ScanTask:
         options = self._options

@@ -35,8 +35,9 @@ from streamshard.storage.redact import public_url
 if TYPE_CHECKING:
     from streamshard.convert.fetching import Fetcher
 
-# Images asked for before they are needed, for each request that may run at a time.
-_AHEAD = 4
+# Images asked for before they are needed, for each request that may run at a time: records are closed in their order,
+# and one image that is late by some requests must not leave the line idle.
+_AHEAD = 16
 # Of what has come ahead, no more than this waits in memory.
 _WAITING_NBYTES = 1 << 26
 

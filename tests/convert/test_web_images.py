@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,27 @@ def test_workers_and_checks_make_no_difference(tmp_path: Path, server: WebImages
     assert files_of(tmp_path / "A") == files_of(tmp_path / "B")
     run(source, tmp_path / "C", **options, check=False)
     assert shards_of(tmp_path / "A") == shards_of(tmp_path / "C")
+
+
+def test_one_image_that_is_late_does_not_leave_the_line_idle(tmp_path: Path, server: WebImages) -> None:
+    many = 40
+    come = threading.Event()
+    in_time: list[bool] = []
+
+    def late(handler: Any) -> None:
+        in_time.append(come.wait(15))
+        answer(body=picture(color=(0, 0, 0)))(handler)
+
+    def counted(handler: Any) -> None:
+        if len(server.counts) >= many:
+            come.set()
+        answer(body=picture(color=(1, 1, 1)))(handler)
+
+    server.pages = {"/0.png": late, **{f"/{number}.png": counted for number in range(1, many)}}
+    rows = [{"id": number, "image": f"{server.url}/{number}.png"} for number in range(many)]
+    limits = replace(_FETCH, at_once=4, retry=RetryPolicy(attempts=1, timeout_s=20.0))
+    run(write_lines(tmp_path / "a.jsonl", rows), tmp_path / "A", fetch=limits)
+    assert in_time == [True]
 
 
 def test_every_failure_is_told_by_line_url_and_cause_without_secrets(
