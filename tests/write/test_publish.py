@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamshard.errors import StorageError
+from streamshard.errors import BlobNotFoundError, StorageError
 from streamshard.format.schema import Schema
 from streamshard.write.encode import write_shard
 from streamshard.write.publish import publish_file
@@ -28,6 +28,16 @@ def test_a_failure_in_the_middle_keeps_the_file_that_was_there(tmp_path):
     with pytest.raises(ZeroDivisionError):
         publish_file(tmp_path, "a", buffers())
     assert files_of(tmp_path) == {"a": b"old"}
+
+
+def test_an_error_of_those_who_make_the_buffers_stays_theirs(tmp_path):
+    def buffers():
+        yield b"new"
+        raise BlobNotFoundError("no such picture")
+
+    with pytest.raises(BlobNotFoundError, match=r"^no such picture$"):
+        publish_file(tmp_path, "a", buffers())
+    assert files_of(tmp_path) == {}
 
 
 def test_the_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
