@@ -20,7 +20,7 @@ def summarize(results: Sequence[Result]) -> str:
     rest = [result for result in results if "work" not in result and "axis" not in result]
     parts = []
     if named:
-        parts += [_circumstances(named), _rates(named), _goals(named)]
+        parts += [_circumstances(named), _rates(named), _goals(named), _products(named)]
     if rest:
         parts.append(_ratios(rest))
     parts.append(_missing(results))
@@ -106,6 +106,20 @@ def _goals(results: Sequence[Result]) -> str:
                     f"| {result['work']} | {party}: {metric} | {number(value)} | ≤ {number(most)} | {reached} |"
                 )
     return "\n".join(lines)
+
+
+def _products(results: Sequence[Result]) -> str:
+    """What was made, and in what time, where parties have counted it."""
+    lines = ["| work | party | samples | bytes | s | CPU s |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    for result in results:
+        for name, party in result["parties"].items():
+            median = party["median"]
+            if median.get("bytes"):
+                cpu_s = median["cpu_s_per_million"] * median["samples"] / 1e6
+                counts = f"{median['samples']:,.0f} | {median['bytes']:,.0f}"
+                times = f"{number(median['seconds'])} | {number(cpu_s)}"
+                lines.append(f"| {result['work']} | {name} | {counts} | {times} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def _ratios(results: Sequence[Result]) -> str:

@@ -269,7 +269,12 @@ def test_a_page_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
         "parties": {
             "streamshard": {"median": {"samples_per_s": 300.0, "added_ms": 7.0}},
             "litdata, not shuffled": {"median": {"samples_per_s": 100.0}},
-            "bare loop": {"median": {"samples_per_s": 900.0}},
+            "bare loop": {
+                "median": {
+                    "samples_per_s": 900.0, "samples": 20_000, "bytes": 815_243_599,
+                    "seconds": 1.25, "cpu_s_per_million": 106.0,
+                }
+            },
         },
         "ratios": {
             "streamshard / litdata, not shuffled": {"median": 3.0, "least": 2.0, "most": 4.0},
@@ -290,6 +295,8 @@ def test_a_page_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
     assert "| w | litdata, not shuffled | **3** (2 to 4) | 2 | reached |" in text
     assert "| w | bare loop | **0.333** (0.3 to 0.4) | 0.7 | **not reached** |" in text
     assert "| w | streamshard: added_ms | 7 | ≤ 5 | **not reached** |" in text
+    assert "| w | bare loop | 20,000 | 815,243,599 | 1.25 | 2.12 |" in text
+    assert text.count("| CPU s |") == 1
     assert "- webdataset: cannot (w)" in text
     page.write_text("no marks")
     with pytest.raises(ValueError, match=r"page\.md has no line"):
