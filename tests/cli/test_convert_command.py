@@ -310,7 +310,7 @@ def test_a_bar_takes_notes_and_never_passes_its_end() -> None:
 
 
 def test_b143_an_endpoint_from_the_environment_reaches_every_worker(
-    source: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, s3: Any
 ) -> None:
     options = s3.storage_options
     environment = {

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from streamshard.cli.main import main
-from streamshard.convert import job, worker
+from streamshard.convert import job
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
-from tests.support.jsonl_inputs import files_of, picture, run, write_lines
+from tests.support.jsonl_inputs import files_of, picture, run, stopped_after, write_lines
 from tests.support.stored_datasets import load_index, load_samples
 
 COSTS = (("tokens", "ids"), ("length", "n"), ("turns", "turns"))
@@ -133,21 +133,11 @@ def test_after_a_kill_the_rerun_has_the_same_costs(
 
 @pytest.mark.parametrize("other", [(), (("tokens", "n"),), (*COSTS, ("more", "n"))])
 def test_other_costs_than_an_interrupted_run_had_are_planned_anew(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Any
+    source: Path, tmp_path: Path, other: Any
 ) -> None:
     out = tmp_path / "A"
-    real, left = worker.FUNCTIONS["write"], [5]
-
-    def few(task: Any, advance: Any) -> int:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return real(task, advance)
-
-    monkeypatch.setitem(worker.FUNCTIONS, "write", few)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after(5):
         run(source, out, **OPTIONS)
-    monkeypatch.setitem(worker.FUNCTIONS, "write", real)
     notes: list[str] = []
 
     class Notes(job.SilentProgress):

@@ -14,7 +14,15 @@ import pytest
 from streamshard import LocalDataset
 from streamshard.convert import worker
 from streamshard.errors import ConvertError, MissingDependencyError
-from tests.support.jsonl_inputs import converted, files_of, picture, run, shards_of, write_lines
+from tests.support.jsonl_inputs import (
+    converted,
+    files_of,
+    picture,
+    run,
+    shards_of,
+    stopped_after,
+    write_lines,
+)
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -111,17 +119,7 @@ def test_a_large_file_is_divided_among_workers(tmp_path: Path, monkeypatch: pyte
 def test_an_interrupted_run_reads_no_part_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_table(tmp_path / "a.parquet", _table(60))
     run(source, tmp_path / "whole", samples_per_shard=10)
-    write = worker.FUNCTIONS["write"]
-    calls = []
-
-    def third_fails(task: Any, advance: Any) -> int:
-        calls.append(task)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return write(task, advance)
-
-    monkeypatch.setitem(worker.FUNCTIONS, "write", third_fails)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after(2):
         run(source, tmp_path / "A", samples_per_shard=10)
     for stage in ("stage", "scan"):
         monkeypatch.setitem(worker.FUNCTIONS, stage, lambda *_: pytest.fail("done again"))

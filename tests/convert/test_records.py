@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from streamshard import LocalDataset, convert_records
-from streamshard.convert import worker
 from streamshard.errors import ConvertError
-from tests.support.jsonl_inputs import files_of, picture
+from tests.support.jsonl_inputs import files_of, picture, stopped_after
 
 
 def _row(number: int) -> dict[str, Any]:
@@ -48,19 +47,9 @@ def test_rows_keep_their_types(tmp_path: Path) -> None:
         convert_records(_rows(21), tmp_path / "A", workers=1, samples_per_shard=7)
 
 
-def test_an_interrupted_run_of_the_same_rows_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_of_the_same_rows_goes_on(tmp_path: Path) -> None:
     convert_records(_rows(20), tmp_path / "whole", workers=1, samples_per_shard=5)
-    write = worker.FUNCTIONS["write"]
-    calls: list[Any] = []
-
-    def third_fails(task: Any, advance: Any) -> int:
-        calls.append(task)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return write(task, advance)
-
-    monkeypatch.setitem(worker.FUNCTIONS, "write", third_fails)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after(2):
         convert_records(_rows(20), tmp_path / "A", workers=1, samples_per_shard=5)
     summary = convert_records(_rows(20), tmp_path / "A", workers=1, samples_per_shard=5)
     assert summary.resumed_shards == 2

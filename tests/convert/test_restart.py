@@ -25,7 +25,7 @@ from streamshard.convert import earlier, job
 from streamshard.convert.journal import WORK_DIRECTORY, Journal, work_directory
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
-from tests.support.jsonl_inputs import chat_rows, files_of, picture, run, write_lines
+from tests.support.jsonl_inputs import chat_rows, files_of, picture, run, stopped_after, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -116,25 +116,10 @@ def test_b077_after_sigkill_a_rerun_gives_the_same_bytes(
     assert files_of(out) == wanted
 
 
-def _interrupted(
-    source: Path, out: Path, monkeypatch: pytest.MonkeyPatch, after: int, **options: Any
-) -> None:
+def _interrupted(source: Path, out: Path, after: int, **options: Any) -> None:
     """Convert until ``after`` shards are written, then stop as if killed."""
-    from streamshard.convert import worker
-
-    real = worker.FUNCTIONS["write"]
-    left = [after]
-
-    def few(task: Any, advance: Any) -> int:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return real(task, advance)
-
-    monkeypatch.setitem(worker.FUNCTIONS, "write", few)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_after(after):
         run(source, out, **options)
-    monkeypatch.setitem(worker.FUNCTIONS, "write", real)
     assert not (out / "index.json").exists()
 
 
@@ -142,7 +127,7 @@ def test_a_rerun_does_only_what_is_missing(
     chat: Path, wanted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "A"
-    _interrupted(chat, out, monkeypatch, 20, **_OPTIONS)
+    _interrupted(chat, out, 20, **_OPTIONS)
     before = {path.name: path.stat().st_mtime_ns for path in out.glob("*.mds")}
     assert len(before) == 20
     # A shard that was cut or lost meanwhile is made again; one that was only touched is hashed and kept.
@@ -163,9 +148,7 @@ def test_a_rerun_does_only_what_is_missing(
 
 
 @pytest.mark.parametrize("change", ["source", "option", "no-resume"])
-def test_other_input_or_options_are_planned_anew_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_other_input_or_options_are_planned_anew_and_said(tmp_path: Path, change: str) -> None:
     notes: list[str] = []
 
     class Notes(job.SilentProgress):
@@ -174,7 +157,7 @@ def test_other_input_or_options_are_planned_anew_and_said(
 
     source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
     out = tmp_path / "A"
-    _interrupted(source, out, monkeypatch, 8, samples_per_shard=100)
+    _interrupted(source, out, 8, samples_per_shard=100)
     options: dict[str, Any] = {"samples_per_shard": 100}
     if change == "source":
         write_lines(source, [{"id": number} for number in range(250)])
@@ -199,7 +182,7 @@ def test_a_scan_is_not_repeated_for_another_shard_size(
     from streamshard.convert import worker
 
     source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
-    _interrupted(source, tmp_path / "A", monkeypatch, 1, samples_per_shard=100)
+    _interrupted(source, tmp_path / "A", 1, samples_per_shard=100)
     monkeypatch.setitem(worker.FUNCTIONS, "scan", lambda *_: pytest.fail("scanned again"))
     assert run(source, tmp_path / "A", samples_per_shard=200).shards == 5
 
@@ -212,11 +195,9 @@ def test_mended_images_are_looked_at_again(tmp_path: Path) -> None:
     assert run(source, tmp_path / "A").samples == 1
 
 
-def test_a_torn_work_directory_is_not_trusted(
-    chat: Path, wanted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torn_work_directory_is_not_trusted(chat: Path, wanted: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "A"
-    _interrupted(chat, out, monkeypatch, 3, **_OPTIONS)
+    _interrupted(chat, out, 3, **_OPTIONS)
     work = out / WORK_DIRECTORY
     (work / "done" / "00001.json").write_text('{"stamp": [1')
     (work / "plan.json").unlink()
@@ -306,13 +287,11 @@ def test_a_kill_between_index_and_clean_up_leaves_a_dataset_that_the_rerun_tidie
     assert set(files_of(tmp_path / "A")) == {"index.json", "shard.00000.mds"}
 
 
-def test_an_interrupted_overwrite_still_deletes_the_orphans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_overwrite_still_deletes_the_orphans(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
     out = tmp_path / "A"
     run(source, out, samples_per_shard=10)
-    _interrupted(source, out, monkeypatch, 1, samples_per_shard=500, overwrite=True)
+    _interrupted(source, out, 1, samples_per_shard=500, overwrite=True)
     # The old shards are there still, the old index is not.
     assert len(list(out.glob("*.mds"))) == 100
     run(source, out, samples_per_shard=500)

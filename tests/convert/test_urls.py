@@ -13,7 +13,7 @@ from streamshard import LocalDataset
 from streamshard.convert.journal import work_directory
 from streamshard.errors import ConvertError, StorageError
 from streamshard.storage import open_store
-from tests.support.jsonl_inputs import chat_rows, files_of, picture, run, write_lines
+from tests.support.jsonl_inputs import chat_rows, files_of, picture, run, stopped_after, write_lines
 
 
 @pytest.fixture(autouse=True)
@@ -78,25 +78,12 @@ def test_b042_s3_urls_give_the_same_files_as_folders(tmp_path: Path, s3: Any) ->
     _round_trip(tmp_path, s3.make_bucket(), 2, s3.storage_options)
 
 
-def test_an_interrupted_upload_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamshard.convert import worker
-
+def test_an_interrupted_upload_goes_on(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": number} for number in range(1000)])
     out = f"memory://{tmp_path.name}/out"
     run(source, tmp_path / "local", samples_per_shard=100)
-    real = worker.FUNCTIONS["write"]
-    written: list[int] = []
-
-    def few(task: Any, advance: Any) -> int:
-        if len(written) == 4:
-            raise KeyboardInterrupt
-        written.append(task.shard)
-        return real(task, advance)
-
-    with monkeypatch.context() as patched:
-        patched.setitem(worker.FUNCTIONS, "write", few)
-        with pytest.raises(KeyboardInterrupt):
-            run(source, out, samples_per_shard=100)
+    with stopped_after(4):
+        run(source, out, samples_per_shard=100)
     assert not open_store(out).exists("index.json")
     assert run(source, out, samples_per_shard=100).resumed_shards == 4
     assert files_of(_download(out, tmp_path / "got")) == files_of(tmp_path / "local")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from streamshard.read.tables import MappedIndex
 from streamshard.storage.memory_store import MemoryStore
 from streamshard.storage.store import Version
 from tests.read.test_tables import TEXT, check
+from tests.support.at_once import run_at_once
 from tests.support.small_server import small_server
 
 DIGEST = hashlib.blake2b(TEXT, digest_size=16).hexdigest()
@@ -230,24 +229,7 @@ print(len(parsed))
 def test_of_processes_that_start_at_once_one_downloads_and_parses(tmp_path: Path) -> None:
     with small_server() as server:
         server.files["set/index.json"] = TEXT
-        running = [
-            subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(tmp_path), f"http://{server.host}/set"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=Path(__file__).parents[2],
-            )
-            for _ in range(2)
-        ]
-        for process in running:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        parsed = [int(process.communicate(timeout=60)[0]) for process in running]
+        parsed = list(map(int, run_at_once(PROGRAM, str(tmp_path), f"http://{server.host}/set")))
     assert sum(parsed) == 1
     read = [line for line in server.seen if "index.json" in line and re.search(r"'Range': 'bytes=", line)]
     assert len(read) == 1, read

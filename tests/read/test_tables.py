@@ -10,8 +10,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from streamshard.format.index import FileInfo, Index, ShardInfo, index_text, par
 from streamshard.format.schema import Schema
 from streamshard.read import tables
 from streamshard.read.tables import MappedIndex, node_index, open_table
+from tests.support.at_once import run_at_once
 
 SHARDS = 30
 
@@ -244,26 +243,8 @@ print(type(index).__name__)
 
 
 def test_b069_processes_that_start_at_once_all_get_a_table(tmp_path: Path) -> None:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path / "cache")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for _ in range(2)
-    ]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    found = [process.communicate(timeout=60)[0] for process in running]
+    found = run_at_once(PROGRAM, str(tmp_path / "cache"))
     assert found == ["MappedIndex\n"] * 2
-    assert [process.returncode for process in running] == [0, 0]
     assert left_in(tmp_path / "cache") == [f"{DIGEST}.v2.table"]
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from PIL import Image
 
 from streamshard import LocalDataset
+from streamshard.convert import worker
 from streamshard.convert.job import convert
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.summary import Summary
@@ -52,6 +56,21 @@ def run(source: Path | str | list[Path], out: Path | str, **options: Any) -> Sum
     sources = source if isinstance(source, list) else [source]
     options.setdefault("workers", 1)
     return convert(ConvertOptions(sources=tuple(map(str, sources)), out=str(out), **options))
+
+
+@contextmanager
+def stopped_after(shards: int) -> Iterator[None]:
+    """Have a conversion by this process end as if killed, when it has written so many shards."""
+    real, left = worker.FUNCTIONS["write"], [shards]
+
+    def few(task: Any, advance: Any) -> int:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(task, advance)
+
+    with patch.dict(worker.FUNCTIONS, write=few), pytest.raises(KeyboardInterrupt):
+        yield
 
 
 def converted(source: Path | str | list[Path], out: Path, **options: Any) -> list[dict[str, Any]]:
