@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamshard import StreamingDataLoader, StreamingDataset
+from streamshard import MDSWriter, StreamingDataLoader, StreamingDataset
 from streamshard.errors import BlobNotFoundError
 from streamshard.read.verify import verify_dataset
 from streamshard.storage import RetryPolicy, open_store
@@ -64,3 +64,21 @@ def test_a_dataset_is_streamed_and_verified(hub: HubServer, tmp_path: Path) -> N
         number for batch in StreamingDataLoader(dataset, num_workers=1) for number in numbers_of(batch)
     ]
     assert set(numbers) == set(range(60))
+
+
+def test_a_dataset_is_written_each_file_a_commit(hub: HubServer, tmp_path: Path) -> None:
+    options = hub.storage_options
+    with MDSWriter(
+        out=f"{URL}/train", columns={"number": "int"}, storage_options=options, samples_per_shard=10
+    ) as writer:
+        for number in range(35):
+            writer.write({"number": number})
+    names = [f"train/shard.{number:05}.mds" for number in range(4)]
+    assert sorted(hub.files) == ["train/index.json", *names]
+    assert hub.commits == 5
+    assert verify_dataset(URL, split="train", storage_options=options, deep=True).ok
+    store = open_store(f"{URL}/train", storage_options=options, retry=QUICK)
+    store.put_bytes("index.json", b"{}")
+    assert store.read("index.json") == b"{}"
+    store.delete("index.json")
+    assert not store.exists("index.json")

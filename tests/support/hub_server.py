@@ -1,7 +1,8 @@
-"""As much of the Hugging Face Hub as reading a dataset's files takes, on the loopback interface."""
+"""As much of the Hugging Face Hub as reading and committing a dataset's files takes, on the loopback interface."""
 
 from __future__ import annotations
 
+import base64
 import json
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,6 +18,7 @@ class HubServer(LoopbackServer):
         super().__init__(_Handler)
         self.files: dict[str, bytes] = {}
         self.tokens: list[str] = []
+        self.commits = 0
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -45,6 +47,27 @@ class _Handler(LoopbackHandler):
             self._answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
 
     do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        self.server.tokens.append(self.headers.get("Authorization", ""))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = unquote(urlsplit(self.path).path)
+        if path == "/api/datasets/someone/data/preupload/main":
+            names = [each["path"] for each in json.loads(body)["files"]]
+            modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+            self._answer({"files": modes})
+        elif path == "/api/datasets/someone/data/commit/main":
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "file":
+                    self.server.files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "deletedFile":
+                    del self.server.files[value["path"]]
+            self.server.commits += 1
+            where = f"http://{self.server.host}/datasets/someone/data/commit/{'b' * 40}"
+            self._answer({"success": True, "commitOid": "b" * 40, "commitUrl": where})
+        else:
+            self._answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
 
     def _listed(self, folder: str) -> list[dict[str, Any]]:
         begin = f"{folder}/" if folder else ""
