@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,8 @@ def order(folders: list[str], shards: int, block: int | None = None, check: bool
         return {"samples of an epoch": _digest_of_small_epoch(len(folders), shards, block)}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STREAMSHARD_CACHE"] = cache
-        before, clock = private_nbytes(), _Clock()
+        clock = _Clock()
+        before = private_nbytes()
         dataset = _opened(folders, block)
         clock.step("construct")
         lookup: Any = dataset._states.order
@@ -190,7 +192,10 @@ def _digest_of_small_epoch(count: int, shards: int, block: int | None) -> str:
     lookup = Order(walks)
     plan = lookup.plan(0, 0, global_batch_size=min(BATCH_SIZE, lookup.num_samples))
     samples = np.concatenate(
-        [lookup.rank_batches(plan, 0, batch, batch + 1).samples for batch in range(plan.num_batches)]
+        [
+            lookup.rank_batches(plan, 0, batch, min(plan.num_batches, batch + 37)).samples
+            for batch in range(0, plan.num_batches, 37)
+        ]
     )
     return hashlib.blake2b(np.sort(samples[: lookup.num_samples]).tobytes(), digest_size=16).hexdigest()
 
@@ -216,9 +221,11 @@ def read(
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STREAMSHARD_CACHE"] = cache
         if check:
-            from benchmarks.digest import digest_of_samples
-
-            return {"digest": digest_of_samples(_opened(folders, block))}
+            sums = [
+                zlib.crc32(b"%d:%s" % (one["number"], one["text"].encode()))
+                for one in _opened(folders, block)
+            ]
+            return {"count and sum of checksums": f"{len(sums)}:{sum(sums)}"}
         clock = _Clock()
         dataset = _opened(folders, block)
         clock.step("construct")

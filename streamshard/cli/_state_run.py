@@ -22,7 +22,7 @@ from streamshard.order.lanes import MAX_LANES
 from streamshard.order.shuffle import SHUFFLES
 from streamshard.order.stream_state import StreamState, shortened
 from streamshard.order.timeline import Quotas
-from streamshard.order.walk import MAX_SAMPLES
+from streamshard.order.walk_arguments import MAX_SAMPLES
 from streamshard.order.world import World
 
 if TYPE_CHECKING:

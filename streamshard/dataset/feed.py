@@ -19,7 +19,8 @@ from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
 from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
-from streamshard.order.epoch import Order, RankBatches
+from streamshard.order.epoch import Order
+from streamshard.order.rank_batches import RankBatches
 from streamshard.order.uses import live_shards
 
 if TYPE_CHECKING:

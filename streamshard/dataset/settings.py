@@ -13,7 +13,7 @@ from streamshard._sizes import as_integer, shown
 from streamshard.dataset.stream import Stream
 from streamshard.order.fixed import walk_of
 from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default
-from streamshard.order.walk import StreamWalk
+from streamshard.order.stream_walk import StreamWalk
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import OpenStream

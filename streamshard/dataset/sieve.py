@@ -23,7 +23,7 @@ from streamshard.errors import BadSamplesError, FormatError
 
 if TYPE_CHECKING:
     from streamshard.dataset.feed import Share
-    from streamshard.order.epoch import RankBatches
+    from streamshard.order.rank_batches import RankBatches
 
 Wait = Callable[[NDArray[np.int64]], None]
 """Blocks until the shards of some samples are local or lost."""

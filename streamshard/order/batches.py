@@ -138,6 +138,23 @@ class BatchPlan:
         dealt = sum(size for size in self.tails[:tail] if size < self.ranks)
         return (rank - dealt) % self.ranks
 
+    def is_dealt_in_order(self, tail: int) -> bool:
+        """Whether a shorter batch is dealt over several steps, each of which must have the positions that come next."""
+        return self.remainder == "exact" and len(self.tails) > 1 and self.tails[tail] < self.ranks
+
+    def tail_part(self, tail: int, rank: int) -> slice:
+        """Give which samples of shorter batch number ``tail``, in their order, one rank gets, padding left out."""
+        if self.remainder == "exact":
+            return slice(self.first_dealt(tail, rank), self.tails[tail], self.ranks)
+        return slice(*self.rank_span(self.tails[tail], rank))
+
+    def pad_back(self, tail: int, rank: int) -> int:
+        """Give how far before the end of shorter batch number ``tail`` the sample lies that fills up a rank's part."""
+        size = self.tails[tail]
+        low, _ = self.rank_span(size, rank)
+        # The ranks before this one have `low` of the batch's samples, in rank · ⌈n/R⌉ slots: the rest are pads.
+        return -size % self.ranks - (rank * -(-size // self.ranks) - low)
+
     def rank_num_batches(self, rank: int) -> int:
         """Batches that one rank gets."""
         return self.full_batches + len(self.rank_tails(rank))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,40 +12,18 @@ from streamshard.errors import TopologyError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.fixed import FixedWalk
 from streamshard.order.lineup import BATCHINGS, Lineup, Part, Standing, Unit
+from streamshard.order.rank_batches import RankBatches
 from streamshard.order.share import batches_at_once, has_shortcut, share
+from streamshard.order.stream_walk import StreamWalk
 from streamshard.order.timeline import Quotas, Segment, Splice
 from streamshard.order.voices import Found, Voices
-from streamshard.order.walk import StreamWalk, Walk
+from streamshard.order.walk import Walk
 
-__all__ = ["BATCHINGS", "Order", "RankBatches"]
+__all__ = ["BATCHINGS", "Order"]
 
 # Positions handled at once: temporaries of some tens of MiB at most, whatever is asked for in one call.
 _CHUNK = 1 << 18
 _CHUNK_OF_MANY = 1 << 16  # where each is of another stream, temporaries are best kept small
-_REPLACEMENTS_AT_ONCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class RankBatches:
-    """Some batches of one rank, joined.
-
-    Attributes:
-        samples: sample ids, padding included; a stream's ids follow those of the stream before it.
-        bounds: batch i is samples[bounds[i]:bounds[i+1]], shape (batches + 1,).
-        padding: how many samples at the end of each batch are repeats that fill it up, shape (batches,).
-    """
-
-    samples: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    padding: NDArray[np.int64]
-
-    def part(self, begin: int, end: int) -> RankBatches:
-        """Give the batches begin … end-1 of these, fewer where there are no more."""
-        bounds = self.bounds[begin : end + 1]
-        if begin == 0 and len(bounds) == len(self.bounds):
-            return self
-        first = bounds[0]
-        return RankBatches(self.samples[first : bounds[-1]], bounds - first, self.padding[begin:end])
 
 
 class Order:
@@ -242,8 +219,8 @@ class Order:
                 return np.empty(0, dtype=np.int64)
             tail = tails[number]
             begin, end = plan.batch_span(plan.full_batches + tail)
-            chosen_part, device = self._tail_part(plan, rank, tail), 1
-            if self._is_dealt_in_order(plan, tail):
+            chosen_part, device = plan.tail_part(tail, rank), 1
+            if plan.is_dealt_in_order(tail):
                 return np.arange(begin, end, dtype=np.int64)[chosen_part]
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(parts, epoch, begin, offsets)
@@ -266,13 +243,13 @@ class Order:
         found = self._spots(self._lineup.parts(plan, epoch), epoch, begin, offsets)
         runs = self._lineup.runs(plan.ranks) if tail < 0 else 1
         chosen = offsets
-        if tail < 0 or not self._is_dealt_in_order(plan, tail):
+        if tail < 0 or not plan.is_dealt_in_order(tail):
             chosen = self._voices.chosen(found, 1, slice(None), runs)
         ids = self._voices.ids(found, chosen)
         shared = []
         for rank in range(plan.ranks):
             full = slice(*plan.rank_span(end - begin, rank))
-            part = full if tail < 0 else self._tail_part(plan, rank, tail)
+            part = full if tail < 0 else plan.tail_part(tail, rank)
             samples = ids[part]
             if plan.rank_padding(batch, rank):
                 samples = np.concatenate((samples, self._pad_id(plan, epoch, rank, tail)))
@@ -280,7 +257,7 @@ class Order:
         return shared
 
     def replacements(self, plan: BatchPlan, epoch: int, batch: int, rank: int, slot: int) -> Iterator[int]:
-        """Yield sample ids that may stand in for sample number ``slot`` of one batch of one rank.
+        """Give sample ids that may stand in for sample number ``slot`` of one batch of one rank.
 
         They are the samples at the places before it in its stream's pass, nearest first, going round from the
         pass's first place to its last: a pure function of the stream and the place, whatever the world and the
@@ -293,16 +270,7 @@ class Order:
         else:
             tail = plan.rank_tails(rank)[batch - plan.full_batches]
             stream, index = self._pad(plan, epoch, rank, tail)
-        walk = self.walks[stream]
-        begin, size = walk.pass_of(index)
-        place = index - begin
-        for first in range(1, size, _REPLACEMENTS_AT_ONCE):
-            back = np.arange(first, min(size, first + _REPLACEMENTS_AT_ONCE), dtype=np.int64)
-            places = (place - back) % size
-            ascending = np.argsort(places)
-            ids = np.empty(back.size, dtype=np.int64)
-            ids[ascending] = walk.samples(walk.spots(begin, places[ascending]))
-            yield from (ids + self._first_ids[stream]).tolist()
+        return self._voices.replacements(stream, index)
 
     def stream_of(self, sample: int) -> int:
         """Give the number of the stream that a sample id belongs to."""
@@ -353,23 +321,14 @@ class Order:
         chosen = self._voices.chosen(found, batches.size, slice(low, high), runs)
         return self._voices.ids(found, chosen)
 
-    def _is_dealt_in_order(self, plan: BatchPlan, tail: int) -> bool:
-        """Whether a shorter batch is dealt over several steps, each of which must have the positions that come next."""
-        return plan.remainder == "exact" and len(plan.tails) > 1 and plan.tails[tail] < plan.ranks
-
-    def _tail_part(self, plan: BatchPlan, rank: int, tail: int) -> slice:
-        if plan.remainder == "exact":
-            return slice(plan.first_dealt(tail, rank), plan.tails[tail], plan.ranks)
-        return slice(*plan.rank_span(plan.tails[tail], rank))
-
     def _tail_batch(
         self, parts: Sequence[Part], plan: BatchPlan, epoch: int, rank: int, tail: int
     ) -> NDArray[np.int64]:
         begin, end = plan.batch_span(plan.full_batches + tail)
         offsets = np.arange(end - begin, dtype=np.int64)
         found = self._spots(parts, epoch, begin, offsets)
-        part = self._tail_part(plan, rank, tail)
-        in_order = self._is_dealt_in_order(plan, tail)
+        part = plan.tail_part(tail, rank)
+        in_order = plan.is_dealt_in_order(tail)
         chosen = offsets[part] if in_order else self._voices.chosen(found, 1, part, 1)
         samples = self._voices.ids(found, chosen)
         if plan.rank_padding(plan.full_batches + tail, rank):
@@ -385,10 +344,7 @@ class Order:
 
     def _pad(self, plan: BatchPlan, epoch: int, rank: int, tail: int) -> tuple[int, int]:
         """Give stream and walk index of the sample that fills up one rank's part of a shorter batch."""
-        size = plan.tails[tail]
-        low, _ = plan.rank_span(size, rank)
-        # The ranks before this one have `low` of the batch's samples, in rank · ⌈n/R⌉ slots: the rest are pads.
-        back = -size % plan.ranks - (rank * -(-size // plan.ranks) - low)
+        back = plan.pad_back(tail, rank)
         _, end = plan.batch_span(plan.full_batches + tail)
         if self.unit(plan) is None:
             begin = self._lineup.parts(plan, epoch)[0].segment.begin

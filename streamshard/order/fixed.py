@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from streamshard.order.keys import SHARD_ORDER, Key
 from streamshard.order.permutation import permutation
-from streamshard.order.walk import Spots, Walk
+from streamshard.order.stream_walk import Spots
+from streamshard.order.walk import Walk
 
 # Streams are numbered below this; the part of one that is taken once more has a number of its own above.
 _PART_STREAM = 1 << 31

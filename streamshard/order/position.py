@@ -25,7 +25,7 @@ from streamshard.order.stream_state import (
     shown,
     stream_of_row,
 )
-from streamshard.order.walk import MAX_SAMPLES
+from streamshard.order.walk_arguments import MAX_SAMPLES
 
 VERSION = 2
 

@@ -14,8 +14,8 @@ from streamshard.order.fixed import FixedWalk
 from streamshard.order.lineup import labels_of
 from streamshard.order.position import Setting, State
 from streamshard.order.stream_state import StreamState, shortened
+from streamshard.order.stream_walk import StreamWalk
 from streamshard.order.timeline import Splice
-from streamshard.order.walk import StreamWalk
 
 _EXPLICIT_LANES = "num_canonical_nodes"
 _EXPLICIT_WINDOW = "shuffle_block_size"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.order.walk import Spots, Walk
+from streamshard.order.stream_walk import Spots
+from streamshard.order.walk import Walk
 
 _HASH_BITS = 32
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamshard.errors import StateError
 from streamshard.order.lanes import MAX_LANES, MAX_SCATTERED_WINDOW
-from streamshard.order.walk import MAX_SAMPLES, MAX_WINDOW
+from streamshard.order.walk_arguments import MAX_SAMPLES, MAX_WINDOW
 
 MAX_EPOCH = (1 << 53) - 1
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from streamshard.order.walk import MAX_SAMPLES
+from streamshard.order.walk_arguments import MAX_SAMPLES
 
 _SIGNATURE_NBYTES = 8
 

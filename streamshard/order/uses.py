@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from streamshard.order.epoch import Order
 from streamshard.order.fixed import FixedWalk
+from streamshard.order.stream_walk import StreamWalk
 from streamshard.order.timeline import Segment
-from streamshard.order.walk import StreamWalk, Walk
+from streamshard.order.walk import Walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.order.crowd import Crowd
-from streamshard.order.walk import StreamWalk, Walk
+from streamshard.order.stream_walk import StreamWalk
+from streamshard.order.walk import Walk
 
 _WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _FROM = 8  # scattered streams from which looking them up together pays
+_REPLACEMENTS_AT_ONCE = 64
 
 _Group: TypeAlias = "tuple[int, Any, NDArray[np.int64] | slice]"
 
@@ -128,6 +130,19 @@ class Voices:
         packed.sort(axis=1)
         ordered: NDArray[np.int64] = (packed[:, part] & _LOW).ravel().view(np.int64)
         return ordered
+
+    def replacements(self, stream: int, index: int) -> Iterator[int]:
+        """Yield the sample ids at the places before a walk's index, nearest first, round the pass that it lies in."""
+        walk = self._walks[stream]
+        begin, size = walk.pass_of(index)
+        place = index - begin
+        for first in range(1, size, _REPLACEMENTS_AT_ONCE):
+            back = np.arange(first, min(size, first + _REPLACEMENTS_AT_ONCE), dtype=np.int64)
+            places = (place - back) % size
+            ascending = np.argsort(places)
+            ids = np.empty(back.size, dtype=np.int64)
+            ids[ascending] = walk.samples(walk.spots(begin, places[ascending]))
+            yield from (ids + self.first_ids[stream]).tolist()
 
     def _samples(self, voice: int, spots: Any, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         if voice < 0 and self._crowd is not None:

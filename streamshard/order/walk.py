@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard._sizes import shown
 from streamshard.errors import TopologyError
 from streamshard.order.keys import WHOLE_PASS, Key
 from streamshard.order.lane import LanePass
@@ -21,58 +18,17 @@ from streamshard.order.lanes import (
     default_window,
     lane_order,
 )
+from streamshard.order.live import live_in_lanes, most_pieces
 from streamshard.order.passes import Passes, Scattered
 from streamshard.order.permutation import SLICED_FROM, Bijection, permutation
 from streamshard.order.shuffle import lane_pass, live_blocks, parse_shuffle
+from streamshard.order.stream_walk import Spots
 from streamshard.order.tracks import step_rows
-
-# Far above any data set, and low enough that no sum in this package comes near the end of 64 bits.
-MAX_SAMPLES = 1 << 53
-MAX_WINDOW = (1 << 31) - 1  # more than there can be pieces in a lane, so no larger one differs from it
+from streamshard.order.walk_arguments import MAX_SAMPLES, MAX_WINDOW, checked_sizes, whole
 
 ROW_HASH = np.uint64(2654435769)  # 2**32 / golden ratio: neighbouring rows land far apart
 _WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-
-
-@dataclass(frozen=True, slots=True)
-class Spots:
-    """Where some ascending indices of a stream lie.
-
-    Attributes:
-        lane: lane of each index, shape (n,).
-        row: row within the lane, shape (n,).
-        turns: (pass, begin, end) for each run of indices that lie in one pass; the runs cover 0 … n.
-    """
-
-    lane: NDArray[np.int64]
-    row: NDArray[np.int64]
-    turns: list[tuple[int, int, int]]
-
-
-class StreamWalk(Protocol):
-    """What an order needs of a walk. Its spots go back to it as they came."""
-
-    stream: int
-    seed: int
-    num_samples: int
-    num_shards: int
-    shuffle: str
-    lanes: int
-    window: int
-    scattered: bool
-
-    @property
-    def block_rows(self) -> int: ...
-    def spots(self, first: int, offsets: NDArray[np.int64]) -> Any: ...
-    def sort_keys(self, spots: Any) -> NDArray[np.uint64]: ...
-    def samples(self, spots: Any, chosen: NDArray[np.int64] | None = None) -> NDArray[np.int64]: ...
-    def pass_of(self, index: int) -> tuple[int, int]: ...
-    def pass_number(self, index: int) -> int: ...
-    def renewed(self, *, stream: int, lanes: int, window: int, scattered: bool = False) -> StreamWalk: ...
-    def live_shards(self, num_nodes: int = 1) -> int: ...
-    @property
-    def samples_per_shard(self) -> NDArray[np.int64]: ...
 
 
 class _Turn:
@@ -126,18 +82,18 @@ class Walk:
         block_size: int | None = None,
         scattered: bool = False,
     ) -> None:
-        sizes = _checked_sizes(samples_per_shard)
+        sizes = checked_sizes(samples_per_shard)
         self.num_samples = int(sizes.sum())
         self.num_shards = int(np.count_nonzero(sizes))
-        self.seed = _whole("seed", seed, 0, (1 << 64) - 1)
-        self.stream = _whole("stream", stream, 0, (1 << 32) - 1)
+        self.seed = whole("seed", seed, 0, (1 << 64) - 1)
+        self.stream = whole("stream", stream, 0, (1 << 32) - 1)
         self.shuffle = parse_shuffle(shuffle)
         if lanes is not None:
-            lanes = _whole("lanes (num_canonical_nodes)", lanes, 1, MAX_LANES, TopologyError)
+            lanes = whole("lanes (num_canonical_nodes)", lanes, 1, MAX_LANES, TopologyError)
         if window is not None:
-            window = _whole("window", window, 1, MAX_WINDOW)
+            window = whole("window", window, 1, MAX_WINDOW)
         if block_size is not None:
-            block_size = _whole("shuffle_block_size", block_size, 1, MAX_SAMPLES)
+            block_size = whole("shuffle_block_size", block_size, 1, MAX_SAMPLES)
             if window is not None:
                 raise ValueError(
                     "window and shuffle_block_size both given: they set the same thing, give one"
@@ -276,41 +232,20 @@ class Walk:
             return self.num_samples
         if self.shuffle == "block":
             return max(1, self.window * self.num_samples // self.num_shards)
-        tracks = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
+        tracks = 1 if self.shuffle == "shard" else min(self.window, most_pieces(self._cut))
         return max(1, min(self._full_rows, step_rows(tracks)))
 
     def live_shards(self, num_nodes: int = 1) -> int:
-        """Give how many shards a node needs at once: of which some samples were given and some are to come.
-
-        A node reads ⌈C / nodes⌉ lanes. With ``sliding`` each has k shards, with ``shard`` one, with ``block`` up to
-        1½ k in its first and last block. A shard that a border between two lanes cuts is needed from its first
-        part to its second; for those that wait a share of them is added, which grows with k · C ÷ shards. A batch
-        in which shards end and others begin needs both.
-        """
+        """Give how many shards a node needs at once: of which some samples were given and some are to come."""
         if self._cut is None:
             return self.num_shards if self.shuffle == "full" else 1
+        window = 1 if self.shuffle == "shard" else min(self.window, most_pieces(self._cut))
         lanes = -(-self.lanes // num_nodes)
         if self.scattered:
             # Each lane's first piece may be cut, and so may shards at its borders; they wait for their other parts.
-            window = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
             return min(self.num_shards, lanes * window + 2 * (lanes - 1))
-        tracks = 1 if self.shuffle == "shard" else min(self.window, self._most_pieces)
-        cut = min(int(self._cut.border_cuts.sum()), lanes - 1)
-        waiting = 1 - (-5 * cut * tracks * self.lanes // (4 * self.num_shards))
-        # In lanes of few pieces there is no place for the parts to meet: they wait for the whole pass.
-        cuts = self._cut.border_cuts.astype(np.int64)
-        whole = np.diff(self._cut.lane_pieces) - cuts[:-1] - cuts[1:]
-        waiting = min(cut, waiting + 2 * int((whole < 2 * tracks).sum()))
-        live = lanes * tracks
-        if self.shuffle == "block":
-            sums = np.cumsum(np.pad(live_blocks(self._cut, self.window), ((0, 0), (1, 0))), axis=1)
-            live = int((sums[:, lanes:] - sums[:, :-lanes]).max())
-        return min(self.num_shards, live + waiting)
-
-    @property
-    def _most_pieces(self) -> int:
-        """Pieces of the lane that has most of them."""
-        return int(np.diff(self._cut.lane_pieces).max()) if self._cut is not None else 1
+        blocks = live_blocks(self._cut, self.window) if self.shuffle == "block" else None
+        return live_in_lanes(self._cut, window, lanes, self.num_shards, blocks)
 
     def lane_of_pass(self, turn: int, lane: int) -> LanePass:
         """Give one lane's blocks in pass ``turn``; for ``sliding``, ``block`` and ``shard``."""
@@ -406,33 +341,3 @@ class Walk:
             else:
                 known.whole = permutation(key, self.num_samples)
         return known.whole.at(places) if isinstance(known.whole, Bijection) else known.whole[places]
-
-
-def _checked_sizes(samples_per_shard: NDArray[np.int64]) -> NDArray[np.int64]:
-    given = np.asarray(samples_per_shard)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(
-            f"samples_per_shard: expected integers of shape (shards,), got {given.dtype} of {given.shape}"
-        )
-    if given.size and int(given.min()) < 0:
-        shard = int(given.argmin())
-        raise ValueError(f"samples_per_shard[{shard}]={int(given[shard])}: must not be negative")
-    total = float(given.sum(dtype=np.float64))
-    if not total:
-        raise ValueError(f"a stream of {given.size} shards holds no samples: there is nothing to walk")
-    if total > MAX_SAMPLES:
-        raise ValueError(f"a stream of more than {MAX_SAMPLES} samples is not supported")
-    # Those of an index are fixed, and perhaps in memory that processes share.
-    return given.astype(np.int64, copy=given.flags.writeable)
-
-
-def _whole(name: str, value: object, least: int, most: int, error: type[ValueError] = ValueError) -> int:
-    number = None
-    if not isinstance(value, bool):
-        try:
-            number = operator.index(value)  # type: ignore[arg-type] # this is the check
-        except TypeError:
-            number = None
-    if number is None or not least <= number <= most:
-        raise error(f"{name}={shown(value)}: expected an integer from {least} to {most}")
-    return number
