@@ -16,11 +16,12 @@ SIZE_LIMITS = ("32mb", "8mb", "2mb", "500kb")
 WORKERS = (0, 1, 2, 4)
 _TEXTS = 200_000
 _ROWS = 50_000
+_MOST_RUNS = 2
 _ORDER, _CLOCK = "benchmarks.bench_order", "benchmarks.timing"
 
 
 def growth(setting: Setting) -> Iterator[Contest]:
-    """One contest a point; at most two runs each, for there are many."""
+    """One contest a point; two runs each, for there are many. Products are compared at one point of each axis."""
     for samples in ORDER_SAMPLES:
         count = setting.count(samples)
         shards = min(ORDER_SHARDS, count)
@@ -34,6 +35,7 @@ def growth(setting: Setting) -> Iterator[Contest]:
             {"samples": count, "shards": shards},
             cache="none",
             checked=False,
+            most_runs=_MOST_RUNS,
             axis=("samples", count),
         )
     texts = setting.count(_TEXTS)
@@ -42,16 +44,18 @@ def growth(setting: Setting) -> Iterator[Contest]:
         shards = len(list(place.glob("*.mds")))
         options = {**_source(setting, "text", texts), "size_limit": size_limit}
         title = f"{texts:,} texts in {shards:,} shards of {size_limit}"
-        yield _read(title, "time_samples", options, ("shards", shards))
+        yield _read(title, "time_samples", options, ("shards", shards), checked=size_limit == SIZE_LIMITS[-1])
     rows = setting.count(_ROWS)
     for width in WIDTHS:
         dataset(setting.directory, f"columns-{width}", rows)
         options = _source(setting, f"columns-{width}", rows)
-        yield _read(f"{rows:,} rows of {width} integers", "time_samples", options, ("columns", width))
+        title = f"{rows:,} rows of {width} integers"
+        yield _read(title, "time_samples", options, ("columns", width), checked=width == WIDTHS[-1])
     dataset(setting.directory, "text", texts)
     for workers in WORKERS:
         options = {**_source(setting, "text", texts), "workers": workers}
-        yield _read(f"{texts:,} texts by {workers} workers", "time_batches", options, ("workers", workers))
+        title = f"{texts:,} texts by {workers} workers"
+        yield _read(title, "time_batches", options, ("workers", workers), checked=workers == WORKERS[-1])
 
 
 def _source(setting: Setting, kind: str, count: int) -> dict[str, Any]:
@@ -59,7 +63,9 @@ def _source(setting: Setting, kind: str, count: int) -> dict[str, Any]:
     return {"kind": source.kind, "count": source.count, "directory": source.directory}
 
 
-def _read(title: str, clock: str, options: Mapping[str, Any], axis: tuple[str, float]) -> Contest:
+def _read(
+    title: str, clock: str, options: Mapping[str, Any], axis: tuple[str, float], *, checked: bool
+) -> Contest:
     return Contest(
         f"growth: {title}",
         _CLOCK,
@@ -69,6 +75,8 @@ def _read(title: str, clock: str, options: Mapping[str, Any], axis: tuple[str, f
         ],
         "samples_per_s",
         True,
-        options,
+        options if checked else {**options, "check": False},
+        checked=checked,
+        most_runs=_MOST_RUNS,
         axis=axis,
     )

@@ -53,6 +53,7 @@ class Contest:
         goals: party -> how many times better the first party is to be.
         bounds: party -> one of its numbers, and what it may be at most.
         unable: peer -> why it cannot do this work.
+        most_runs: measured runs of each party, at most; None: as many as are asked for.
         axis: what grows from contest to contest, and how far it has grown here, for the picture of growth.
     """
 
@@ -68,6 +69,7 @@ class Contest:
     goals: Mapping[str, float] = field(default_factory=dict)
     bounds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     unable: Mapping[str, str] = field(default_factory=dict)
+    most_runs: int | None = None
     axis: tuple[str, float] | None = None
 
 
@@ -119,7 +121,7 @@ def hold(contest: Contest, setting: Setting) -> dict[str, Any]:
     failed: dict[str, str] = {}
     agreed: dict[str, tuple[str, str]] = {}
     for party in parties if contest.checked else ():
-        for name, digest in _tried(contest, party, setting, failed, check=True).items():
+        for name, digest in _tried(contest, party, setting, failed, "check").items():
             author, expected = agreed.setdefault(name, (party.name, digest))
             if digest != expected:
                 difference = f"products differ: its {name} is {digest}, that of {author} {expected}"
@@ -127,11 +129,14 @@ def hold(contest: Contest, setting: Setting) -> dict[str, Any]:
                     raise MismatchError(f"{contest.title}: {party.name}: {difference}")
                 _leave_out(failed, party, difference)
     runs: dict[str, list[dict[str, float]]] = {party.name: [] for party in parties}
-    for turn in range(setting.runs):
+    num_runs = min(setting.runs, contest.most_runs or setting.runs)
+    for turn in range(num_runs):
         first = turn % len(parties)
         for party in [*parties[first:], *parties[:first]]:
             if party.name not in failed:
-                runs[party.name].append(_tried(contest, party, setting, failed, turn=turn))
+                runs[party.name].append(
+                    _tried(contest, party, setting, failed, f"run {turn + 1} of {num_runs}")
+                )
     complete = {name: each for name, each in runs.items() if name not in failed}
     return {
         **({"work": contest.work} if contest.work else {}),
@@ -168,19 +173,16 @@ def _tried(
     party: Party,
     setting: Setting,
     failed: dict[str, str],
-    *,
-    turn: int = -1,
-    check: bool = False,
+    purpose: str,
 ) -> dict[str, Any]:
-    """Measure, or check, one party; its failure is noted in ``failed`` where the setting allows it."""
-    number = "check" if check else f"run {turn + 1} of {setting.runs}"
+    """Measure one party, or "check" it; its failure is noted in ``failed`` where the setting allows it."""
     print(
-        f"[{time.strftime('%H:%M:%S')}] {contest.title} | {party.name} | {number}",
+        f"[{time.strftime('%H:%M:%S')}] {contest.title} | {party.name} | {purpose}",
         file=sys.stderr,
         flush=True,
     )
     try:
-        return _measure(contest, party, setting, check=check)
+        return _measure(contest, party, setting, check=purpose == "check")
     except FailedError as error:
         if not setting.keep_going:
             raise

@@ -79,8 +79,10 @@ class ShardPool:
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
         decoder = self._source.only_decoder
-        if decoder is not None and len(samples) < FEW * len(np.unique(self._source.locate(samples)[0])):
-            return decoder.columns_from(self.samples(samples))
+        if decoder is not None and len(samples) < FEW * self._source.num_shards:
+            visits = len(np.unique(self._source.locate(samples)[0]))
+            if len(samples) < FEW * visits:
+                return decoder.columns_from(self.samples(samples))
         return self._gather(samples, _columns_of, _decode_columns, _in_order_of_columns)
 
     def sample(self, sample: int) -> dict[str, Any]:
