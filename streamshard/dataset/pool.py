@@ -246,6 +246,16 @@ class ShardPool:
         decode: Callable[[SampleDecoder, bytes, NDArray[np.int64], NDArray[np.int64]], _T],
         merge: Callable[[list[_T], NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T:
+        first, last = np.searchsorted(self._source.begins, (samples.min(), samples.max()), side="right") - 1
+        if first == last and not self._lent:
+            rows = samples - self._source.begins[first]
+            with self.reader(int(first)) as reader:
+                if reader.in_place() is not None:
+                    # Samples that are made in the order in which they are used lie in memory so too. Where rows are
+                    # not in a map, neighbours are better read together.
+                    return read(reader, rows)
+                order = np.argsort(rows, kind="stable")
+                return merge([read(reader, rows[order])], order, np.array([0, len(rows)]))
         order = np.argsort(samples, kind="stable")
         shards, rows = self._source.locate(samples[order])
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1

@@ -126,3 +126,20 @@ def test_offsets_in_the_map_are_left_to_the_reader(
     pool = pool_of(directory)
     assert pool.samples(ORDER) == pool.samples(ORDER) == [SAMPLES[number] for number in ORDER]
     assert visits == [50, 50]
+
+
+@pytest.mark.parametrize("validate_samples", [False, True])  # from the map as they come; sorted
+def test_samples_of_one_shard_come_in_the_order_asked_for(tmp_path: Path, validate_samples: bool) -> None:
+    with MDSWriter(out=tmp_path / "one", columns=COLUMNS, sample_hash="xxh64") as writer:
+        for sample in SAMPLES:
+            writer.write(sample)
+    pool = pool_of(tmp_path / "one", validate_samples=validate_samples)
+    order = np.concatenate((ORDER, ORDER[::-1]))
+    expected = [SAMPLES[number] for number in order]
+    assert pool.samples(order) == expected
+    columns = pool.columns(order)
+    assert columns["number"].tolist() == [sample["number"] for sample in expected]
+    assert columns["name"] == [sample["name"] for sample in expected]
+    (tmp_path / "one" / "shard.00000.mds").write_bytes(b"")
+    with pytest.raises(FormatError, match="was cut or replaced|was damaged"):
+        pool.columns(order)
