@@ -141,5 +141,5 @@ def test_samples_of_one_shard_come_in_the_order_asked_for(tmp_path: Path, valida
     assert columns["number"].tolist() == [sample["number"] for sample in expected]
     assert columns["name"] == [sample["name"] for sample in expected]
     (tmp_path / "one" / "shard.00000.mds").write_bytes(b"")
-    with pytest.raises(FormatError, match="was cut or replaced|was damaged"):
+    with pytest.raises(FormatError, match=r"was cut or replaced|was damaged"):
         pool.columns(order)
