@@ -284,7 +284,9 @@ class MergedScan:
         """The key ``"streamshard"`` of the index: facts about the data; no path, no time, no machine."""
         options = self._options
         tokens = self.token_facts()
-        files = {key: dict(self._image_formats.get(key, ())) for key in options.file_keys if key in self.keys}
+        # Of a part it is not known which of the files are in it.
+        formats = {key: dict(found) for key, found in self._image_formats.items() if options.part is None}
+        files = {key: formats.get(key, {}) for key in options.file_keys if key in self.keys}
         return {
             "convert": {
                 "check": options.check,
@@ -296,12 +298,8 @@ class MergedScan:
                 "skipped": dict(self.problem_counts),
                 "version": 1,
             },
-            "images": {
-                key: dict(formats)
-                for key, formats in self._image_formats.items()
-                if key not in options.file_keys
-            },
-            **({"files": files} if files else {}),
+            "images": {key: found for key, found in formats.items() if key not in options.file_keys},
+            **({"files": files} if files and options.part is None else {}),
             **({TOKENS_KEY: tokens} if tokens else {}),
         }
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from streamshard import LocalDataset
 from streamshard.cli.main import main
 from streamshard.convert import worker
-from streamshard.convert.job import convert_splits
+from streamshard.convert.job import convert, convert_splits
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.splits import parse_splits, parts
 from streamshard.convert.summary import Summary
 from streamshard.errors import ConvertError
-from tests.support.jsonl_inputs import files_of, stopped_after, write_lines
+from tests.support.jsonl_inputs import files_of, picture, stopped_after, write_lines
 
 _SPLITS = (("train", 0.9), ("val", 0.1))
 
@@ -55,6 +55,15 @@ def test_every_record_is_in_exactly_one_split_of_exact_size(source: Path, tmp_pa
     shuffled = _run(source, tmp_path / "B", shuffle=1)
     assert shuffled["val"].samples == 10
     assert _ids(tmp_path / "B" / "val") != sorted(_ids(tmp_path / "B" / "val"))
+
+
+def test_counts_of_the_whole_are_not_told_of_a_part(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "a.png", "file": "a.png"}] * 10)
+    made = _run(source, tmp_path / "A", file_keys=("file",))
+    assert [(each.images, each.files) for each in made.values()] == [({}, {})] * 2
+    whole = convert(ConvertOptions((str(source),), str(tmp_path / "B"), workers=1, file_keys=("file",)))
+    assert (whole.images, whole.files) == ({"image": {"png": 10}}, {"file": {"other": 10}})
 
 
 def test_the_input_is_scanned_once_and_an_interrupted_run_goes_on(
