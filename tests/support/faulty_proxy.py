@@ -181,8 +181,10 @@ class FaultyProxy:
             except OSError:
                 return
             thread = threading.Thread(target=self._serve, args=(client,), name="faulty-proxy", daemon=True)
-            self._threads.append(thread)
+            # Those that have ended go: a soak makes some 10^5 requests.
+            self._threads = [each for each in self._threads if each.is_alive()]
             thread.start()
+            self._threads.append(thread)
 
     @contextlib.contextmanager
     def _tracked(self, connection: socket.socket) -> Iterator[socket.socket]:
