@@ -94,7 +94,9 @@ def references_of(
     for key in file_keys:
         value = record.get(key)
         if value is not None and value != "" and value != []:
-            found.images[key] = _as_file(key, value)
+            files = _as_file(key, value)
+            if files:
+                found.images[key] = files
     found.images = dict(sorted(found.images.items()))
     return found
 
@@ -115,7 +117,9 @@ def _add_images(
         if image_keys and is_messages(value):
             _take_nested(found, key, value)
         else:
-            found.images[key] = _as_references(key, value)
+            images = _as_references(key, value)
+            if images:  # a text may be an empty list
+                found.images[key] = images
     holders: list[tuple[str, Any]] = []
     if not image_keys:
         # Most values are text and numbers, which hold no image.
