@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -20,6 +21,8 @@ COMMANDS = {
 
 # What click wraps lines at.
 _WIDTH = 80
+# What a command loads stays, and is not to be looked through for garbage again and again.
+_OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
 
 def main() -> object:
@@ -32,6 +35,7 @@ def main() -> object:
                 return 0
         except (OSError, AttributeError):
             pass  # closed, or its reader is gone: click's way of showing the same deals with that
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     from streamshard.cli.main import main as command
 
     return command()

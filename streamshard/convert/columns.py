@@ -7,7 +7,6 @@ whole input a merge of small arrays, and no line has to be parsed again for it.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from streamshard.convert.problems import NOT_UTF8, RecordProblem, shorten
 from streamshard.errors import ConvertError
 from streamshard.format.encodings import parse_encoding
+from streamshard.format.json_text import json_text
 
 MAX_COLUMNS = 256
 
@@ -31,9 +31,6 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LONGEST = (1 << 32) - 1
 _NULL_NBYTES = 4
 _LIST_HEAD_NBYTES = 8
-# What was parsed holds no circles.
-json_text = json.JSONEncoder(check_circular=False).encode
-"""The text that a ``json`` column stores for a value (ASCII only, so its length is its size)."""
 
 
 class KeyTally:

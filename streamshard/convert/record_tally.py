@@ -9,7 +9,7 @@ from typing import Any
 
 import xxhash
 
-from streamshard.convert.columns import KeyTally, json_text
+from streamshard.convert.columns import KeyTally
 from streamshard.convert.files import file_like_keys, media_keys
 from streamshard.convert.image_scan import CheckedImage
 from streamshard.convert.likeness import image_like_keys
@@ -19,6 +19,7 @@ from streamshard.convert.references import NO_IMAGES, REJECTED, Embedded, count_
 from streamshard.convert.runs import EVERY
 from streamshard.convert.shaping import Shaped, Shaping
 from streamshard.convert.tally import NOT_COMPARED, ChunkTally, ImageTally
+from streamshard.format.json_text import json_text
 
 # Records wait until there are this many, or their lines have this many bytes.
 _RECORDS_AT_ONCE = 64

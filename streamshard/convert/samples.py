@@ -82,7 +82,7 @@ class ShardSamples:
         supply: ImageSupply,
     ) -> None:
         self._plan = plan
-        self._shaping = shaping
+        self._shaping = shaping.with_images_under([image.key for image in plan.columns.images])
         self._image_root = image_root
         self._cost_keys = costs
         self._supply = supply

@@ -19,6 +19,8 @@ from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 from streamshard.convert.references import (
     KNOWN_IMAGE_KEYS,
+    NESTED_KEY,
+    NO_IMAGES,
     Reference,
     References,
     basename_of,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from streamshard.convert.options import ConvertOptions
 
 
+# Whatever has a value here is an image, or a problem.
+_PLAIN_KEYS = frozenset(KNOWN_IMAGE_KEYS) - {NESTED_KEY}
 _NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 IMAGE_FILES = ("jpeg", "png", "list[jpeg]", "list[png]")
 """The encodings whose values are image files."""
@@ -150,6 +154,16 @@ class Shaping:
             if name in self.asked and before.get(name) == encoding and parse_encoding(encoding).size is None
         }
         return replace(self, passed=frozenset(passed), stored=stored)
+
+    def with_images_under(self, keys: Sequence[str]) -> Shaping:
+        """As this, for records in which a scan has found images under these keys alone, or none.
+
+        Nothing else has to be looked at then. Left as it is where the keys tell too little: images inside messages, or
+        values that are images in some records only.
+        """
+        if self.image_keys or self.file_keys or not _PLAIN_KEYS.issuperset(keys):
+            return self
+        return replace(self, image_keys=tuple(keys) or NO_IMAGES)
 
     def before_names(self) -> dict[str, str]:
         """``declared`` by the names of the input."""

@@ -6,6 +6,7 @@ input ends, and the worker ends with it at once: no worker outlives a killed con
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import queue
@@ -27,6 +28,8 @@ FUNCTIONS: dict[str, Callable[[Any, Advance], int]] = {
 
 PROGRESS, DONE, FAILED = "progress", "done", "failed"
 _SECONDS_BETWEEN_REPORTS = 0.1
+# Records hold no circles, and dozens of them wait at a time.
+_OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
 
 class Reports:
@@ -52,6 +55,7 @@ class Reports:
 
 def main() -> None:
     """Serve tasks until the parent says stop or is gone."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     # First: if standard error is closed, this takes its number.
     nothing = os.open(os.devnull, os.O_RDWR)
     replies = os.fdopen(os.dup(1), "wb")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from streamshard.errors import FormatError, SampleError
+from streamshard.format.json_text import json_text
 
 
 class Encoding(abc.ABC):
@@ -174,12 +175,11 @@ class JsonEncoding(Encoding):
     name = "json"
 
     def __init__(self) -> None:
-        self._dumps = json.JSONEncoder().encode
         self._loads = json.JSONDecoder().decode
 
     def encode(self, value: Any) -> bytes:
         try:
-            return self._dumps(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+            return json_text(value.tolist() if isinstance(value, np.ndarray) else value).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleError(f"a value that JSON cannot hold: {error}") from error
 

@@ -43,6 +43,11 @@ def test_all_else_is_left_to_click(argv: list[str], environment: dict[str, str])
     assert done.stdout not in ("", help_text())
 
 
+def test_python_looks_for_garbage_but_seldom_in_a_command() -> None:
+    code = "import atexit, gc; atexit.register(lambda: print(gc.get_threshold()[0])); main()"
+    assert run(["streamshard", "--version"], code).stdout.splitlines()[-1] == "10000"
+
+
 def test_an_unknown_command_is_an_error() -> None:
     done = run(["streamshard", "convrt"])
     assert done.returncode == 2

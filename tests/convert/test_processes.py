@@ -99,6 +99,13 @@ def test_copied_workers_do_their_tasks_and_pass_on_their_errors(tmp_path: Path) 
         tmp_path,
         """
 print("waits in the buffer")
+import gc
+from streamshard.convert import worker
+worker.FUNCTIONS["collections"] = lambda *_: gc.get_threshold()[0]
+found = []
+with Workers(2) as workers:
+    workers.run("collections", [scan("a"), scan("b")], lambda *_: None, found.append)
+print(found, gc.get_threshold()[0] < 10_000)
 with Workers(3) as workers:
     workers.run("scan", [scan(str(n)) for n in range(6)], lambda *_: None, lambda _: None)
     try:
@@ -108,7 +115,7 @@ with Workers(3) as workers:
 print(len(list(folder.glob("*.tally"))))
 """,
     )
-    assert shown.splitlines() == ["waits in the buffer", "True", "6"]
+    assert shown.splitlines() == ["waits in the buffer", "[10000, 10000] True", "True", "6"]
 
 
 def test_a_process_with_threads_is_not_copied() -> None:

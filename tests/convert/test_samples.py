@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from streamshard.convert import samples
+from streamshard.convert.references import NO_IMAGES
 from streamshard.convert.samples import ShardSamples
+from streamshard.convert.shaping import Shaping
 from streamshard.errors import ConvertError
 from tests.support.jsonl_inputs import files_of, noise, run, write_lines
 
@@ -61,3 +63,44 @@ def test_an_input_that_is_gone_is_named_and_not_the_shard(
     with pytest.raises(ConvertError, match=r"in\.jsonl: cannot be read \(No such file or directory\)"):
         run(source, tmp_path / "A", **OPTIONS)
     assert not list((tmp_path / "A").glob("*.mds"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["image"], ("image",)),
+        (["img_path", "image"], ("img_path", "image")),
+        ([], NO_IMAGES),
+        # Images inside messages, and bytes or files under any other key.
+        (["images"], ()),
+        (["photo"], ()),
+        (["image", "photo"], ()),
+    ],
+)
+def test_images_are_looked_for_where_the_scan_has_found_some(
+    keys: list[str], expected: tuple[str, ...]
+) -> None:
+    assert Shaping().with_images_under(keys).image_keys == expected
+    asked = Shaping(("photo",))
+    assert asked.with_images_under(keys) is asked
+    files = Shaping(file_keys=("audio",))
+    assert files.with_images_under(keys) is files
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"image": "0.jpg"}, {"image": ""}, {"image": None}, {"text": "x"}, {"image": '["1.jpg", "2.jpg"]'}],
+        [{"image": {"path": "0.jpg"}, "chat": [{"role": "user", "content": [{"type": "image"}]}]}],
+        [{"image": "[]", "n": 1}, {"image": "[]", "n": 2}],
+        [{"text": "no images", "chat": [{"role": "user", "content": "x"}]}, {"text": "at all"}],
+    ],
+)
+def test_shards_are_the_same_wherever_images_are_looked_for(
+    rows: list[dict[str, object]], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(source, rows)
+    run(source, tmp_path / "A", **OPTIONS)
+    monkeypatch.setattr(Shaping, "with_images_under", lambda self, _: self)
+    run(source, tmp_path / "everywhere", **OPTIONS)
+    assert files_of(tmp_path / "A") == files_of(tmp_path / "everywhere")
