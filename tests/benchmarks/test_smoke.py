@@ -77,10 +77,11 @@ def test_cloud_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_images_run(tmp_path: Path) -> None:
     setting = Setting({}, 1, tmp_path, SAMPLES["images"])
-    (result,) = [hold(contest, setting) for contest in bench_images.images(setting)]
-    _check([result])
-    ours, loop = (party["median"]["requests"] for party in result["parties"].values())
-    assert (ours, loop) == (8, 2)
+    results = [hold(contest, setting) for contest in bench_images.images(setting)]
+    _check(results)
+    requests = [[party["median"]["requests"] for party in each["parties"].values()] for each in results]
+    # One for each image; the serial loop measures fewer images, and asks twice for each in a bucket.
+    assert requests == [[8, 8, 2], [8, 8, 1]]
 
 
 @pytest.mark.slow

@@ -64,6 +64,8 @@ class Scale:
 STEADY_RANKS, STEADY_WORKERS = 2, 1
 WAYS = ("all", "rank", "worker", "interrupt", "pause", "none")
 _ENDS_WELL = ("pause", "none")
+# So many batches may still come from a rank whose worker is dead; torch tells at once.
+_BATCHES_UNMISSED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +256,9 @@ class Soak:
         if link.way == "all":
             job.kill()
             return
-        victims = self._victims(link, job)
-        if victims:
+        if link.way == "worker":
+            self._kill_a_worker_that_is_needed(link, job, log)
+        elif victims := self._victims(link, job):
             victim = victims[int(link.moment * len(victims))]
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if link.way == "interrupt":
@@ -270,6 +273,19 @@ class Soak:
                 else:
                     victim.kill()
         job.end()  # by itself, and in time
+
+    def _kill_a_worker_that_is_needed(self, link: Link, job: Job, log: Path) -> None:
+        """Kill a worker, and another one if none is missed: it may have given its last batch of the epoch."""
+        while victims := self._victims(link, job):
+            with suppress(psutil.NoSuchProcess):
+                victims[int(link.moment * len(victims))].kill()
+            unmissed = len(lines_of(log)) + _BATCHES_UNMISSED
+            try:
+                job.until(
+                    lambda unmissed=unmissed: len(lines_of(log)) > unmissed, "batches that come all the same"
+                )
+            except AssertionError:
+                return  # it has ended, or stands still
 
     @staticmethod
     def _victims(link: Link, job: Job) -> list[psutil.Process]:
