@@ -71,8 +71,11 @@ def was_cut(mapping: mmap.mmap) -> bool:
 def stand_guard() -> None:
     """See to it that SIGBUS comes to this module first: others, such as workers of torch, take it when they begin."""
     if _taken_by_another():
-        _sigaction(None, _previous)
-        _sigaction(_own, None)
+        before = _Action()
+        _sigaction(_own, before)
+        # Another thread may have seen the same and been quicker: what stands before us is not ourselves.
+        if before.handler != _own.handler:
+            ctypes.pointer(_previous)[0] = before
 
 
 def _taken_by_another() -> bool:
@@ -93,8 +96,12 @@ def _on_bus_error(_number: int, told: int, _context: int) -> None:
 
 def _replace(address: int) -> bool:
     """Put zeros in place of a guarded map's pages from ``address`` on; False where that is in none."""
-    for mapping, begin in list(_begins.items()):
-        if mapping.closed or not begin <= address < begin + _in_pages(len(mapping)):
+    for reference in _begins.keyrefs():  # a list, made in one step: other threads map files meanwhile
+        mapping = reference()
+        if mapping is None or mapping.closed:
+            continue
+        begin = _begins[mapping]
+        if not begin <= address < begin + _in_pages(len(mapping)):
             continue
         CUT.append(weakref.ref(mapping))  # before other threads can read a zero
         at = address - address % mmap.PAGESIZE

@@ -80,6 +80,7 @@ class Client:
         self._opened: tuple[int, Any, str] | None = None
         self._connected: tuple[int, Connections] | None = None
         self._signed: tuple[int, SignedGets | None] | None = None
+        self._takes_signed = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_connected": None, "_signed": None}
@@ -117,7 +118,8 @@ class Client:
                 if signed is None or signed[0] != os.getpid():
                     try:
                         gets = SignedGets(fs, self._attempt_s)
-                    except (ImportError, ValueError) as error:
+                        gets.proven = self._takes_signed
+                    except (ImportError, TypeError, ValueError) as error:
                         _logger.debug("%s: read through fsspec alone: %s", self.url, error)
                         gets = None
                     self._signed = signed = (os.getpid(), gets)
@@ -134,7 +136,9 @@ class Client:
             return True
         with _opening:
             opened, self._opened = self._opened, None
-            self._signed = None
+            signed, self._signed = self._signed, None
+            # That one object is refused says nothing against signed URLs where others came by them.
+            self._takes_signed |= signed is not None and signed[1] is not None and signed[1].proven
             if opened is not None and _shared.get(self._client_key()) is opened[1]:
                 del _shared[self._client_key()]
         return True

@@ -9,25 +9,29 @@ decision 021.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from typing import Any
 from xml.etree import ElementTree
 
 from streamshard.storage.cancel import check_cancelled
-from streamshard.storage.redact import public_url
+from streamshard.storage.redact import SignaturesInLogs, public_url
 
 _BLOCK = 1 << 16
 _SECONDS_OF_A_URL = 900
 # So a bucket answers that is in another region than was thought.
 _ELSEWHERE = frozenset({301, 307, 400})
 _MOST_OF_A_REFUSAL = 1 << 14
+# It tells which URLs it asks for, and, as a warning, of which one an answer has a strange header.
+_URLLIB3 = logging.getLogger("urllib3.connectionpool")
+_NO_SIGNATURES = SignaturesInLogs()
 
 
 class SignedGets:
     """Reads objects of the buckets that one s3fs file system reaches. Thread-safe; of no use after a fork.
 
     Attributes:
-        proven: whether the place has answered as S3 does, be it that an object is not there.
+        proven: whether the place has answered as S3 does, be it that an object is not there; may be set.
 
     Args:
         fs: an ``s3fs.S3FileSystem`` without a session of its owner's.
@@ -35,7 +39,8 @@ class SignedGets:
 
     Raises:
         ImportError: no botocore, or none of this kind.
-        ValueError: the file system was made with something that a signed URL does not carry.
+        TypeError, ValueError: the file system was made with something that only it knows, or that a signed URL does
+            not carry.
     """
 
     def __init__(self, fs: Any, limit_s: float) -> None:
@@ -52,6 +57,7 @@ class SignedGets:
         self._request, self._refusal = AWSRequest, ClientError
         self._client = _client_like(fs, None)
         self.proven = False
+        _URLLIB3.addFilter(_NO_SIGNATURES)  # once, however often
 
     def get(self, path: str, below: int, *, certain: bool = False) -> bytes | None:
         """The whole object ``bucket/key``, if it has fewer than ``below`` bytes; else None.
@@ -64,26 +70,24 @@ class SignedGets:
             botocore.exceptions.ClientError: the server refuses.
             ConnectionError, TimeoutError: no answer in time, or only a part of it.
         """
-        begin = time.monotonic()
-        bucket, key, _ = self._fs.split_path(path)
-        response = self._answer(bucket, key)
+        end = time.monotonic() + self._limit_s
+        bucket, key, version = self._fs.split_path(path)
+        wanted = {"Bucket": bucket, "Key": key, **({} if version is None else {"VersionId": version})}
+        response = self._answer(wanted)
         if response.status_code in _ELSEWHERE and self._moved(response.headers.get("x-amz-bucket-region")):
             response.raw.close()
-            response = self._answer(bucket, key)
+            response = self._answer(wanted)
         try:
             if response.status_code != 200:
-                raise self._refused(response)
+                raise self._refused(response, end)
             self.proven = True
             told = response.headers.get("content-length")
             nbytes = int(told) if told is not None and told.isdigit() else None
             if nbytes is not None and nbytes >= below:
                 return None
             body = bytearray()
-            while len(body) < below and (block := _block(response)):
+            while len(body) < below and (block := self._block(response, end)):
                 body += block
-                check_cancelled()
-                if time.monotonic() - begin > self._limit_s:
-                    raise TimeoutError(f"no whole answer within {self._limit_s:g} s")
             if nbytes is not None and len(body) != nbytes:
                 raise ConnectionError(f"the answer ended after {len(body)} of {nbytes} bytes")
             if len(body) >= below or (certain and not _has_tag(response, body)):
@@ -92,11 +96,11 @@ class SignedGets:
         finally:
             response.raw.close()
 
-    def _answer(self, bucket: str, key: str) -> Any:
+    def _answer(self, wanted: dict[str, str]) -> Any:
         client = self._client
         url = client.generate_presigned_url(
             "get_object",
-            Params={"Bucket": bucket, "Key": key, **self._fs.req_kw},
+            Params={**wanted, **self._fs.req_kw},
             ExpiresIn=_SECONDS_OF_A_URL,
         )
         # The one parameter that travels as a header, which is signed.
@@ -115,15 +119,16 @@ class SignedGets:
         self._client = _client_like(self._fs, region)
         return True
 
-    def _refused(self, response: Any) -> Exception:
+    def _refused(self, response: Any, end: float) -> Exception:
         """What botocore would raise."""
         said = {"Code": str(response.status_code), "Message": ""}
         body = bytearray()
-        while len(body) < _MOST_OF_A_REFUSAL and (block := _block(response)):
+        while len(body) < _MOST_OF_A_REFUSAL and (block := self._block(response, end)):
             body += block
         try:
-            for part in ElementTree.fromstring(body.decode("utf-8", "replace")):  # noqa: S314 a few KiB, no entities
-                said[part.tag.rpartition("}")[2]] = part.text or ""
+            # A few KiB, and expat refuses entities that make much of them.
+            for part in ElementTree.fromstring(body.decode("utf-8", "replace")):  # noqa: S314
+                said[part.tag.rpartition("}")[2]] = public_url(part.text or "")
         except ElementTree.ParseError:
             pass  # the status is enough
         else:
@@ -131,6 +136,19 @@ class SignedGets:
         answer = {"Error": said, "ResponseMetadata": {"HTTPStatusCode": response.status_code}}
         refusal: Exception = self._refusal(answer, "GetObject")
         return refusal
+
+    def _block(self, response: Any, end: float) -> bytes:
+        """The next bytes of an answer, at most some KiB; none at its end. TimeoutError after the time ``end``."""
+        try:
+            block: bytes = response.raw.read1(_BLOCK, decode_content=False)
+        except Exception as error:  # noqa: BLE001 urllib3's own, which are none of the built-in ones
+            trouble = f"{type(error).__name__}: {public_url(str(error))}"
+        else:
+            check_cancelled()
+            if time.monotonic() > end:
+                raise TimeoutError(f"no whole answer within {self._limit_s:g} s")
+            return block
+        raise ConnectionError(trouble)
 
 
 def _client_like(fs: Any, region: str | None) -> Any:
@@ -161,14 +179,3 @@ def _client_like(fs: Any, region: str | None) -> Any:
 def _has_tag(response: Any, body: bytearray) -> bool:
     tag: str = response.headers.get("etag", "")
     return tag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest()
-
-
-def _block(response: Any) -> bytes:
-    """The next bytes of an answer, at most some KiB; none at its end."""
-    try:
-        block: bytes = response.raw.read1(_BLOCK, decode_content=False)
-    except Exception as error:  # noqa: BLE001 urllib3's own, which are none of the built-in ones
-        trouble = f"{type(error).__name__}: {public_url(str(error))}"
-    else:
-        return block
-    raise ConnectionError(trouble)

@@ -184,8 +184,13 @@ def make_below(top: Path, directory: Path) -> None:
         if not directory.is_dir():
             raise
     else:
-        # Not sticky: who shares a directory also cleans up what others' dead processes left there.
-        directory.chmod(0o700 | (top.stat().st_mode & 0o2077))
+        # By its descriptor: whoever shares the directory could put a link to one of ours in its place meanwhile.
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            # Not sticky: who shares a directory also cleans up what others' dead processes left there.
+            os.fchmod(handle, 0o700 | (top.stat().st_mode & 0o2077))
+        finally:
+            os.close(handle)
 
 
 def sync_file(path: Path) -> None:

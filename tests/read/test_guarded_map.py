@@ -17,7 +17,7 @@ import xxhash
 from streamshard import StreamingDataset
 from streamshard.errors import FormatError
 from streamshard.format.index import ShardInfo
-from streamshard.read import head
+from streamshard.read import guarded_map, head
 from streamshard.read.guarded_map import guarded, was_cut
 from streamshard.read.raw_file import RawFile
 from streamshard.read.sample_check import SampleCheck
@@ -200,3 +200,32 @@ def test_a_worker_that_takes_the_signal_for_itself_reads_inherited_maps(
             os._exit(0)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_cut_that_comes_while_other_threads_map_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100))
+    kept: list[Any] = []
+
+    def between_lines(*_: Any) -> Any:
+        kept.append(guarded(file.fileno(), 100))
+        return between_lines
+
+    before = sys.gettrace()
+    with path.open("rb") as file:
+        kept += [guarded(file.fileno(), 100) for _ in range(3)]
+        sys.settrace(between_lines)
+        try:
+            found = guarded_map._replace(1)
+        finally:
+            sys.settrace(before)
+    assert not found
+    assert len(kept) > 3
+
+
+def test_two_threads_that_stand_guard_at_once_keep_who_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both have seen another's handler; one has taken the signal meanwhile.
+    monkeypatch.setattr(guarded_map, "_taken_by_another", lambda: True)
+    guarded_map.stand_guard()
+    guarded_map.stand_guard()
+    assert guarded_map._previous.handler != guarded_map._own.handler

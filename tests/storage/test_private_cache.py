@@ -13,6 +13,7 @@ import pytest
 from streamshard import StreamingDataset
 from streamshard.dataset.places import default_cache_directory
 from streamshard.errors import StorageError
+from streamshard.storage.store import make_below
 from tests.support.small_datasets import text_samples, write_dataset
 
 
@@ -77,3 +78,21 @@ def test_the_directory_in_a_place_for_everybody_must_be_ours(
     ours.rename(tmp_path / "streamshard-12345")
     with pytest.raises(StorageError, match="STREAMSHARD_CACHE"):
         default_cache_directory("s3://b", {})
+
+
+def test_a_link_in_place_of_a_directory_just_made_opens_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir(mode=0o777)
+    (tmp_path / "ours").mkdir(mode=0o700)
+    mkdir = Path.mkdir
+
+    def mkdir_and_swap(path: Path) -> None:
+        mkdir(path)
+        path.rmdir()
+        path.symlink_to(tmp_path / "ours")  # by another user, who may write to the cache
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_swap)
+    with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
+        make_below(tmp_path / "cache", tmp_path / "cache" / "locks")
+    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == 0o700

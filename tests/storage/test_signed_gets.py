@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,37 @@ def test_what_a_url_does_not_carry_is_left_to_s3fs(server: SmallServer) -> None:
     assert store._client.signed_gets() is None
     assert "server-side-encryption-customer-key" in server.seen[-1]
     assert store.read_small("a", 1 << 20, certain=True) is None
+    of_its_own = _options(server, config_kwargs={"connector_args": {"keepalive_timeout": 3}})
+    store = _store("s3://bucket/set", of_its_own)
+    assert store.read_small("a", 1 << 20) == BODY
+    assert store._client.signed_gets() is None
+
+
+def test_a_version_is_asked_for_where_s3fs_would(server: SmallServer) -> None:
+    store = _store("s3://bucket/set", _options(server, version_aware=True))
+    assert store.read_small("a?versionId=7", 1 << 20) == BODY
+    assert "/bucket/set/a?" in server.seen[-1]
+    assert "versionId=7" in server.seen[-1]
+
+
+def test_a_refused_object_does_not_end_signing_where_others_came(server: SmallServer) -> None:
+    store = _store("s3://bucket/set", _options(server))
+    assert store.read_small("a", 1 << 20) == BODY
+    server.trouble = "denied"
+    with pytest.raises(AccessDeniedError):
+        store.read_small("a", 1 << 20)
+    server.trouble = ""
+    assert store.read_small("a", 1 << 20) == BODY
+    assert _is_signed(store)
+
+
+def test_a_refusal_has_an_end(server: SmallServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    gets = _store("s3://bucket/set", _options(server))._client.signed_gets()
+    assert gets is not None
+    monkeypatch.setattr(gets, "_limit_s", 0.0)
+    server.trouble = "denied"
+    with pytest.raises(TimeoutError, match="no whole answer"):
+        gets.get("bucket/set/a", 1 << 20)
 
 
 def test_a_bucket_of_another_region_is_asked_there(server: SmallServer) -> None:
@@ -183,3 +215,19 @@ def test_no_error_shows_what_was_signed(server: SmallServer) -> None:
     assert "EndpointConnectionError" in told
     for secret in ("the-key", "the-secret", "the-token", "Signature=0", "X-Amz-Credential=the"):
         assert secret not in told
+
+
+def test_no_refusal_and_no_log_shows_what_was_signed(
+    server: SmallServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "urllib3.connectionpool")
+    store = _store("s3://bucket/set", _options(server, token="the-token"))
+    assert store.read_small("a", 1 << 20) == BODY
+    server.trouble = "denied"  # whose message repeats the path that was asked for
+    with pytest.raises(AccessDeniedError, match="X-Amz-Signature=") as caught:
+        store.read_small("a", 1 << 20)
+    assert caplog.text.count("GET /bucket/set/a?X-Amz-") == 3
+    assert caplog.text.count("X-Amz-Signature=***") == 3
+    assert "X-Amz-Signature=***" in str(caught.value)
+    for secret in ("the-key", "the-token"):
+        assert secret not in caplog.text + str(caught.value)

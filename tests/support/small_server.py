@@ -100,7 +100,9 @@ class _Handler(LoopbackHandler):
         self._answer(200, f"<ListBucketResult><KeyCount>{len(keys)}</KeyCount>{rows}</ListBucketResult>")
 
     def _fail(self, status: int, code: str) -> None:
-        self._answer(status, f"<Error><Code>{code}</Code><Message>{code} for {self.path}</Message></Error>")
+        self._answer(
+            status, f"<Error><Code>{code}</Code><Message>{code} for {escape(self.path)}</Message></Error>"
+        )
 
     def _answer(self, status: int, text: str) -> None:
         body = text.encode()
