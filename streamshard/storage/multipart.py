@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,21 +37,32 @@ def put_in_parts(call: Call, path: Path, nbytes: int) -> None:
     upload = call(
         "begin to upload", lambda fs, target: _ask(fs, target, "create_multipart_upload")["UploadId"]
     )
+    given_up = threading.Event()
     try:
         works = [
-            partial(_send, call, path, upload, number, begin, min(begin + PART_NBYTES, nbytes))
+            partial(_send, call, path, upload, given_up, number, begin, min(begin + PART_NBYTES, nbytes))
             for number, begin in enumerate(range(0, nbytes, PART_NBYTES), 1)
         ]
         tags = dict(together(works, threads=_AT_ONCE))
         parts = [{"PartNumber": number + 1, "ETag": tags[number]} for number in range(len(works))]
         _finish(call, upload, parts, nbytes)
     except BaseException:
+        given_up.set()
         with contextlib.suppress(StorageError):  # on its way already is an error that says more
-            call("give up uploading", lambda fs, at: _ask(fs, at, "abort_multipart_upload", UploadId=upload))
+            call("give up uploading", lambda fs, target: _give_up(fs, target, upload))
         raise
 
 
-def _send(call: Call, path: Path, upload: str, number: int, begin: int, end: int, _tell: Tell) -> str:
+def _send(
+    call: Call,
+    path: Path,
+    upload: str,
+    given_up: threading.Event,
+    number: int,
+    begin: int,
+    end: int,
+    _tell: Tell,
+) -> str:
     with path.open("rb") as file:
         file.seek(begin)
         piece = file.read(end - begin)
@@ -58,7 +70,13 @@ def _send(call: Call, path: Path, upload: str, number: int, begin: int, end: int
         raise WrongSizeError(f"upload {path}: it has become shorter than {end} bytes while it was uploaded")
 
     def send(fs: Any, target: str) -> str:
-        sent = _ask(fs, target, "upload_part", UploadId=upload, PartNumber=number, Body=piece)
+        try:
+            sent = _ask(fs, target, "upload_part", UploadId=upload, PartNumber=number, Body=piece)
+        finally:
+            if given_up.is_set():
+                # What was on its way may have been stored since: S3 asks to give up again.
+                with contextlib.suppress(Exception):
+                    _give_up(fs, target, upload)
         return str(sent["ETag"])
 
     tag: str = call(f"upload part {number} of", send, len(piece))
@@ -82,6 +100,10 @@ def _finish(call: Call, upload: str, parts: list[dict[str, Any]], nbytes: int) -
         check_stored(fs, target, nbytes)
 
     call("finish uploading", finish)
+
+
+def _give_up(fs: Any, target: str, upload: str) -> None:
+    _ask(fs, target, "abort_multipart_upload", UploadId=upload)
 
 
 def _ask(fs: Any, target: str, method: str, **arguments: Any) -> Any:

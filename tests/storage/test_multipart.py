@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,35 @@ def test_a_part_that_never_gets_through_leaves_neither_parts_nor_another_object(
     assert bucket.direct.read("large") == b"what was there before"
     assert bucket.unfinished() == 0
     assert parts_sent(s3_proxy)[2] == 3
+
+
+def test_a_part_that_is_stored_after_the_upload_was_given_up_gives_it_up_again(source: Path) -> None:
+    asked: list[str] = []
+    on_its_way, given_up, given_up_again = (threading.Event() for _ in range(3))
+
+    class Slow:
+        def split_path(self, target: str) -> tuple[str, str, None]:
+            return "bucket", target, None
+
+        def call_s3(self, method: str, **arguments: Any) -> dict[str, str]:
+            if method == "upload_part" and arguments["PartNumber"] == 1:
+                on_its_way.wait(20)
+                raise StorageError("refused")
+            if method == "upload_part":
+                on_its_way.set()
+                given_up.wait(20)
+            asked.append(method)
+            if method == "abort_multipart_upload":
+                (given_up_again if given_up.is_set() else given_up).set()
+            return {"UploadId": "1", "ETag": "1"}
+
+    def call(verb: str, operation: Any, nbytes: int = 0) -> Any:
+        return operation(Slow(), "key")
+
+    with pytest.raises(StorageError, match="refused"):
+        multipart.put_in_parts(call, source, PART_NBYTES + 1)
+    assert given_up_again.wait(20)
+    assert asked[1:] == ["abort_multipart_upload", "upload_part", "abort_multipart_upload"]
 
 
 def test_an_upload_whose_last_answer_is_lost_was_finished(
