@@ -24,7 +24,7 @@ import numpy as np
 
 # Where siginfo_t and sigaction are known to look as below: Linux, glibc and musl.
 _KNOWN = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64") and sys.maxsize > 2**32
-_CODE_AT, _SENDER_AT, _ADDRESS_AT = 8, 16, 16  # in siginfo_t; the second where a process has sent it
+_CODE_AT, _ADDRESS_AT = 8, 16  # in siginfo_t
 _SA_SIGINFO = 4
 _MAP_FIXED = 0x10
 
