@@ -24,7 +24,7 @@ from streamshard.format.entries import (
     shard_entry,
     unique_keys,
 )
-from streamshard.format.index_scan import scan_indexes
+from streamshard.format.index_scan import Scanned, scan_indexes
 from streamshard.format.sample_hashes import (
     SAMPLE_HASHES_KEY,
     SampleHashes,
@@ -195,21 +195,22 @@ def parse_indexes(texts: Sequence[bytes], sources: Sequence[str]) -> list[Index]
     ]
 
 
-def _checked(text: bytes, source: str, scanned: tuple[ShardTable, dict[str, Any]] | None) -> Index:
+def _checked(text: bytes, source: str, scanned: Scanned | None) -> Index:
     document: Any
     if scanned is None:
         document = _parsed_as_a_whole(text, source)
         if not isinstance(document, dict) or not isinstance(document.get("shards"), list):
             raise FormatError(f"{source}: expected an object with a list 'shards'")
     else:
-        document = scanned[1]
+        document = scanned.rest
     if document.get("version") != 2:
         raise FormatError(f"{source}: version {document.get('version')!r:.40}, expected 2")
     extra = document.get(EXTRA_KEY, {})
     if not isinstance(extra, dict):
         raise FormatError(f"{source}: {EXTRA_KEY!r} is a {type(extra).__name__}, expected an object")
-    table = _table_of(document["shards"], source) if scanned is None else scanned[0]
-    _refuse_equal_names(table, source)
+    table = _table_of(document["shards"], source) if scanned is None else scanned.table
+    if scanned is None or not scanned.names_ascend:
+        _refuse_equal_names(table, source)
     try:
         return Index.of_table(table, extra)
     except FormatError as error:

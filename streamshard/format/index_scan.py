@@ -9,14 +9,14 @@ thousand of them, small and alike.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import secrets
 from array import array
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,19 @@ _WRITERS = tuple(
 )
 
 
-def scan_indexes(texts: Iterable[bytes]) -> list[tuple[ShardTable, dict[str, Any]] | None]:
-    """Parse the texts of some indexes; give of each the table of its shards, and its other keys.
+class Scanned(NamedTuple):
+    """What was found in the text of an index: the table of its shards, and its other keys.
+
+    ``names_ascend`` where each file's name is above the one before, so that no two are equal.
+    """
+
+    table: ShardTable
+    rest: dict[str, Any]
+    names_ascend: bool
+
+
+def scan_indexes(texts: Iterable[bytes]) -> list[Scanned | None]:
+    """Parse the texts of some indexes.
 
     They share what can be shared: schemas, patterns and arrays. None stands for a text that is no index, or not as
     usual: parsing it as a whole says what it is.
@@ -63,7 +74,11 @@ def scan_indexes(texts: Iterable[bytes]) -> list[tuple[ShardTable, dict[str, Any
             found.append(None)
         ends.append(scanner.builder.num_shards)
     tables = scanner.builder.tables(ends)
-    return [None if rest is None else (table, rest) for table, rest in zip(tables, found, strict=True)]
+    ascend = itertools.starmap(scanner.builder.names_ascend, itertools.pairwise(ends))
+    return [
+        None if rest is None else Scanned(table, rest, each)
+        for table, rest, each in zip(tables, found, ascend, strict=True)
+    ]
 
 
 class _Scanner:
@@ -235,7 +250,7 @@ class _Pattern:
         if self._compressed_nbytes is not None:
             compressed = self._counts(found, self._compressed_nbytes)
         chosen = map(self._strings, found)
-        strings = list(chosen) if self._one_string else list(chain.from_iterable(chosen))
+        strings = list(chosen) if self._one_string else list(itertools.chain.from_iterable(chosen))
         builder.add_alike(self._kind, num_samples, raw_nbytes, compressed, strings)
 
     @staticmethod

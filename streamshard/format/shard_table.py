@@ -7,7 +7,9 @@ numbers, in arrays, and strings (names and hash values), in one text with the pl
 from __future__ import annotations
 
 import itertools
+import operator
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -58,6 +60,11 @@ class Kind:
         """Strings of each shard: the raw file's name and hashes, then those of the compressed file."""
         compressed = 0 if self.compressed_hashes is None else 1 + len(self.compressed_hashes)
         return 1 + len(self.raw_hashes) + compressed
+
+    @property
+    def stored_name(self) -> int:
+        """Which of them names the file that is there: the compressed one if there is one, else the raw one."""
+        return 0 if self.compressed_hashes is None else 1 + len(self.raw_hashes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,27 +122,6 @@ class ShardTable:
             kind.size_limit,
         )
 
-    def part(self, shards: tuple[int, int], strings: tuple[int, int], text: tuple[int, int]) -> ShardTable:
-        """Give the table of shards [begin, end), which have these strings, which are this part of the text."""
-        here = slice(*shards)
-        kinds, kind = self.kinds, self.kind[here]
-        if len(kinds) > 1:
-            met, numbers = np.unique(kind, return_inverse=True)
-            kinds, kind = tuple(kinds[number] for number in met.tolist()), _fixed(numbers.astype(np.int32))
-        begins = self.begins[shards[0] : shards[1] + 1]
-        string_begins = self.string_begins[strings[0] : strings[1] + 1]
-        return ShardTable(
-            kinds=kinds,
-            kind=kind,
-            num_samples=self.num_samples[here],
-            begins=_fixed(begins - begins[0]),
-            raw_nbytes=self.raw_nbytes[here],
-            compressed_nbytes=self.compressed_nbytes[here],
-            first_string=_fixed(self.first_string[here] - strings[0]),
-            string_begins=_fixed(string_begins - text[0]),
-            text=self.text[slice(*text)],
-        )
-
     def first_of_kinds(self) -> list[int]:
         """Give the first shard of each kind that occurs, in ascending order."""
         if len(self.kinds) == 1:
@@ -144,6 +130,8 @@ class ShardTable:
 
     def counts_of_kinds(self) -> list[tuple[Kind, int]]:
         """Give each kind that occurs with its number of shards, in the order of their first shards."""
+        if len(self.kinds) == 1:
+            return [(self.kinds[0], self.num_shards)][: self.num_shards]
         counts = np.bincount(self.kind, minlength=len(self.kinds))
         numbers = self.kind[self.first_of_kinds()].tolist()
         return [(self.kinds[number], int(counts[number])) for number in numbers]
@@ -198,9 +186,7 @@ class ShardTable:
 
     def stored_names(self) -> Iterator[bytes]:
         """The same as UTF-8."""
-        return self.strings(
-            [0 if kind.compressed_hashes is None else 1 + len(kind.raw_hashes) for kind in self.kinds]
-        )
+        return self.strings([kind.stored_name for kind in self.kinds])
 
     def _strings(self, first: int, last: int) -> list[str]:
         bounds = self.string_begins[first : last + 1].tolist()
@@ -268,15 +254,23 @@ class TableBuilder:
         self._compressed_nbytes = array("q")
         self._lengths = array("q")
         self._text = bytearray()
+        # Name of the last shard's file; and the shards whose name is not above that of the one before.
+        self._last: str | None = None
+        self._steps_back: list[int] = []
 
     @property
     def num_shards(self) -> int:
         """Shards so far."""
         return len(self._kind)
 
+    def names_ascend(self, begin: int, end: int) -> bool:
+        """Whether each of the shards [begin, end) has a file whose name is above the one before: no two are equal."""
+        return bisect_right(self._steps_back, begin) == bisect_left(self._steps_back, end)
+
     def add(self, info: ShardInfo) -> None:
         """Append one shard."""
         kind = Kind.of(info)
+        self._name([info.stored.basename])
         self._kind.append(self._kinds.setdefault(kind, len(self._kinds)))
         self._num_samples.append(info.num_samples)
         self._raw_nbytes.append(info.raw.nbytes)
@@ -301,6 +295,7 @@ class TableBuilder:
     ) -> None:
         """Append shards of one kind, their strings (ASCII) one shard after another."""
         number = self._kinds.setdefault(kind, len(self._kinds))
+        self._name(strings[kind.stored_name :: kind.num_strings])
         self._kind.extend(array("i", [number]) * len(num_samples))
         self._num_samples.extend(num_samples)
         self._raw_nbytes.extend(raw_nbytes)
@@ -311,6 +306,16 @@ class TableBuilder:
         self._lengths.extend(map(len, strings))
         self._text += "".join(strings).encode("ascii")
 
+    def _name(self, names: Sequence[str]) -> None:
+        """Note where the names of the next shards' files do not ascend; before these are counted."""
+        begin, last = len(self._kind), self._last
+        if last is None or names[0] <= last:
+            self._steps_back.append(begin)
+        if any(map(operator.ge, names, itertools.islice(names, 1, None))):
+            pairs = enumerate(itertools.pairwise(names), begin + 1)
+            self._steps_back += [number for number, (before, name) in pairs if name <= before]
+        self._last = names[-1]
+
     def shorten(self, num_shards: int) -> None:
         """Take back all shards but the first ones."""
         kinds = list(self._kinds)
@@ -319,6 +324,8 @@ class TableBuilder:
         text = sum(self._lengths[kept:])
         for column in (self._kind, self._num_samples, self._raw_nbytes, self._compressed_nbytes):
             del column[num_shards:]
+        self._last = None
+        del self._steps_back[bisect_left(self._steps_back, num_shards) :]
         del self._lengths[kept:]
         del self._text[len(self._text) - text :]
 
@@ -332,14 +339,35 @@ class TableBuilder:
         if len(ends) == 2:
             return [whole]
         strings = np.append(whole.first_string, whole.string_begins.size - 1)[list(ends)]
+        first_string = _fixed(whole.first_string - np.repeat(strings[:-1], np.diff(ends)))
+        of_strings = strings.tolist()
         texts = whole.string_begins[strings].tolist()
-        runs = zip(
-            itertools.pairwise(ends),
-            itertools.pairwise(strings.tolist()),
-            itertools.pairwise(texts),
-            strict=True,
-        )
-        return [whole.part(*run) for run in runs]
+        begins = _runs_from_zero(whole.begins, ends)
+        string_begins = _runs_from_zero(whole.string_begins, of_strings)
+        tables = []
+        for run, (begin, end) in enumerate(itertools.pairwise(ends)):
+            here = slice(begin, end)
+            kinds, kind = whole.kinds, whole.kind[here]
+            if len(kinds) > 1:
+                met, numbers = np.unique(kind, return_inverse=True)
+                kinds, kind = (
+                    tuple(kinds[number] for number in met.tolist()),
+                    _fixed(numbers.astype(np.int32)),
+                )
+            tables.append(
+                ShardTable(
+                    kinds=kinds,
+                    kind=kind,
+                    num_samples=whole.num_samples[here],
+                    begins=begins[run],
+                    raw_nbytes=whole.raw_nbytes[here],
+                    compressed_nbytes=whole.compressed_nbytes[here],
+                    first_string=first_string[here],
+                    string_begins=string_begins[run],
+                    text=whole.text[texts[run] : texts[run + 1]],
+                )
+            )
+        return tables
 
     def _whole(self) -> ShardTable:
         kinds = tuple(self._kinds)
@@ -363,6 +391,15 @@ def ends_from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     ends = np.zeros(counts.size + 1, dtype=np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
+
+
+def _runs_from_zero(bounds: NDArray[np.int64], ends: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Give ``bounds[a : b + 1] - bounds[a]`` of each run [a, b) between two ``ends``."""
+    counts = np.diff(ends) + 1
+    # A border of two runs is in both of them.
+    places = np.arange(bounds.size + len(counts) - 1) - np.repeat(np.arange(len(counts)), counts)
+    found = _fixed(bounds[places] - np.repeat(bounds[list(ends[:-1])], counts))
+    return [found[a + run : b + run + 1] for run, (a, b) in enumerate(itertools.pairwise(ends))]
 
 
 def first_strings(kinds: Sequence[Kind], kind: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -62,10 +62,16 @@ class LocalStore:
         path = self.local_path(key)
 
         def read_all() -> bytes:
-            with _open_regular(path) as file:
-                nbytes = os.fstat(file.fileno()).st_size
+            # Without a file object, which takes as long as all else: there may be a thousand small indexes.
+            descriptor = _descriptor_of(path)
+            try:
+                nbytes = os.fstat(descriptor).st_size
                 check_limit(nbytes, limit, f"read {path}")
-                payload = file.read(nbytes)
+                payload = os.read(descriptor, nbytes)
+                while len(payload) < nbytes and (more := os.read(descriptor, nbytes - len(payload))):
+                    payload += more
+            finally:
+                os.close(descriptor)
             check_size(len(payload), nbytes, f"read {path}")
             return payload
 
@@ -175,7 +181,10 @@ class LocalStore:
 
 
 def _stat_regular(path: Path) -> os.stat_result:
-    status = path.stat()
+    return _regular(path.stat(), path)
+
+
+def _regular(status: os.stat_result, path: Path) -> os.stat_result:
     if stat.S_ISDIR(status.st_mode):
         raise BlobNotFoundError(f"{path}: is a directory, expected a file")
     if not stat.S_ISREG(status.st_mode):
@@ -185,8 +194,21 @@ def _stat_regular(path: Path) -> os.stat_result:
 
 def _open_regular(path: Path) -> BinaryIO:
     """Open ``path`` for reading; never hangs on a pipe that nobody writes to."""
-    _stat_regular(path)
-    return path.open("rb")
+    return os.fdopen(_descriptor_of(path), "rb")
+
+
+def _descriptor_of(path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        _stat_regular(path)  # says more of what cannot be opened, such as sockets
+        raise
+    try:
+        _regular(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _keys_below(top: Path, folder: str) -> list[str]:
