@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ class Location:
         timeout_s = first_given(stream.download_timeout, defaults.download_timeout)
         if not isinstance(timeout_s, (int, float, np.number)) or not timeout_s > 0:
             raise ValueError(f"{stream}: download_timeout={timeout_s!r} must be a number above 0, in seconds")
-        retry = RetryPolicy(attempts=1 + retries, timeout_s=float(timeout_s))
+        retry = _policy(1 + retries, float(timeout_s))
         root = os.fspath(stream.remote if stream.remote is not None else stream.local or "")
         options = first_given(stream.storage_options, defaults.storage_options)
         store = open_store(root, storage_options=options, retry=retry)
@@ -120,6 +121,12 @@ class Location:
 def first_given(own: Any, default: Any) -> Any:
     """Give what a stream says, or else what its dataset does."""
     return default if own is None else own
+
+
+@functools.lru_cache(maxsize=8)
+def _policy(attempts: int, timeout_s: float) -> RetryPolicy:
+    """Make the policy that streams share."""
+    return RetryPolicy(attempts=attempts, timeout_s=timeout_s)
 
 
 def _same(directory: Path, stream: Stream) -> bool:

@@ -118,16 +118,16 @@ class OpenStream:
             return None
         return self._blob_of(info)
 
-    def path_in_place(self, info: ShardInfo) -> Path:
+    def path_in_place(self, info: ShardInfo) -> str:
         """Path of a shard that is read in place, its hash checked where ``validate_hash`` names one."""
-        path = self._path(info)
+        path = f"{self.in_place}/{info.raw.basename}"
         if isinstance(self.validate_hash, str):
             check = self._blob_of(info).check
             if check is not None:
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # whoever opens the shard next says which one it is
-                    check(path)
+                    check(Path(path))
         return path
 
     def sample_check(self, shard: int) -> SampleCheck | None:

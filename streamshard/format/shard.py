@@ -186,7 +186,7 @@ def parse_header(
         )
     if nbytes < 8:
         raise FormatError(f"shard {shard!r}: {nbytes} bytes, a shard has at least 8")
-    num_samples = int(np.frombuffer(_exact(read, 0, 4, shard), "<u4")[0])
+    num_samples = int.from_bytes(_exact(read, 0, 4, shard), "little")
     if expected is not None and num_samples != expected.num_samples:
         raise FormatError(
             f"shard {shard!r}: the index says {expected.num_samples} samples, the file has {num_samples}"
@@ -209,9 +209,9 @@ def parse_header(
     offsets = np.frombuffer(_exact(read, 4, head_nbytes, shard), "<u4")
     first = int(offsets[0])
     _check_ends(first, int(offsets[-1]), head_nbytes, nbytes, shard)
-    falling = np.flatnonzero(offsets[1:] < offsets[:-1])
-    if falling.size:
-        row = int(falling[0])
+    falling = offsets[1:] < offsets[:-1]
+    if falling.any():
+        row = int(falling.argmax())
         raise FormatError(
             f"shard {shard!r}: sample {row} is said to end at {offsets[row + 1]}, before it begins at "
             f"{offsets[row]}"

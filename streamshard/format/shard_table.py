@@ -104,21 +104,21 @@ class ShardTable:
         Raises:
             FormatError: the table was damaged.
         """
-        kind = self.kinds[int(self.kind[shard])]
-        first = int(self.first_string[shard])
+        kind = self.kinds[self.kind.item(shard)]
+        first = self.first_string.item(shard)
         strings = self._strings(first, first + kind.num_strings)
-        raw = _file(strings, int(self.raw_nbytes[shard]), kind.raw_hashes)
+        raw = _file(strings, self.raw_nbytes.item(shard), kind.raw_hashes)
         compressed = None
         if kind.compressed_hashes is not None:
             rest = strings[1 + len(kind.raw_hashes) :]
-            compressed = _file(rest, int(self.compressed_nbytes[shard]), kind.compressed_hashes)
+            compressed = _file(rest, self.compressed_nbytes.item(shard), kind.compressed_hashes)
         return ShardInfo(
             kind.schema,
             kind.compression,
             kind.hashes,
             raw,
             compressed,
-            int(self.num_samples[shard]),
+            self.num_samples.item(shard),
             kind.size_limit,
         )
 

@@ -50,7 +50,7 @@ class RawFile:
         FormatError: another size than ``nbytes``.
     """
 
-    def __init__(self, path: Path, nbytes: int, *, shard: str, descriptor: int | None = None) -> None:
+    def __init__(self, path: Path | str, nbytes: int, *, shard: str, descriptor: int | None = None) -> None:
         self.path = path
         self.nbytes = nbytes
         self._shard = shard
@@ -202,7 +202,7 @@ def _begin_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_in_child)
 
 
-def open_regular(path: Path, *, shard: str) -> int:
+def open_regular(path: Path | str, *, shard: str) -> int:
     """Open ``path`` for reading and return its descriptor. Raises as ``RawFile`` does."""
     try:
         # O_NONBLOCK: a FIFO under the name of a shard must not hang the reader.

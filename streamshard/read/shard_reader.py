@@ -46,7 +46,7 @@ class ShardReader:
     unpickled.
 
     Args:
-        path: the raw shard file.
+        path: the raw shard file; where thousands are open, a ``str`` is less for collections of garbage to go through.
         info: its entry in the index.
         decoder: made by ``info.schema.decoder(...)``.
         name: name for messages; default: the basename in the index.
@@ -67,7 +67,7 @@ class ShardReader:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         info: ShardInfo,
         decoder: SampleDecoder,
         *,
@@ -343,7 +343,7 @@ class ShardReader:
 
 
 def _reopen(
-    path: Path,
+    path: Path | str,
     info: ShardInfo,
     decoder: SampleDecoder,
     name: str,

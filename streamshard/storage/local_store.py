@@ -34,7 +34,7 @@ class LocalStore:
     def __init__(self, root: Path, *, retry: RetryPolicy | None = None) -> None:
         root = root if isinstance(root, Path) else Path(root)
         self.root = root if root.is_absolute() else root.absolute()  # a later chdir() does not move it
-        # The file that was asked for last, mostly an index: it is named, looked at and read.
+        # The file that was asked for last, until it is read: mostly an index, which is named, looked at and read.
         self._last: tuple[str, Path] | None = None
         self.retry = retry or RetryPolicy()
 
@@ -60,6 +60,7 @@ class LocalStore:
 
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         path = self.local_path(key)
+        self._last = None
 
         def read_all() -> bytes:
             # Without a file object, which takes as long as all else: there may be a thousand small indexes.

@@ -261,6 +261,30 @@ def test_indexes_that_are_parsed_together_are_those_that_are_parsed_alone() -> N
         parse_indexes([texts[0], broken, texts[1]], ["the first", "the second", "the third"])
 
 
+@pytest.mark.parametrize(("at", "of"), [(1, 0), (39, 0), (39, 38), (3, 2), (2, 30)])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_of_indexes_that_are_parsed_together_each_has_names_of_its_own(at: int, of: int, place: int) -> None:
+    """Names that ascend are not compared with each other; those of the index before do not count."""
+    for with_patterns in (False, True):
+        texts = [text_of(usual(40))] * 3
+        if not with_patterns:
+            index_scan._REMEMBERED.clear()
+        assert [each is not None and each.names_ascend for each in scan_indexes(texts)] == [True] * 3
+        backwards = text_of(usual(40)[::-1])
+        assert [each is not None and each.names_ascend for each in scan_indexes([texts[0], backwards])] == [
+            True,
+            False,
+        ]
+        parse_indexes([texts[0], backwards], ["x", "y"])
+        entries = usual(40)
+        entries[at]["zip_data"]["basename"] = entries[of]["zip_data"]["basename"]  # type: ignore[index]
+        texts[place] = text_of(entries)
+        with pytest.raises(
+            FormatError, match=f"^{place}: two shards have the file 'shard.000{of:02}.mds.zstd'"
+        ):
+            parse_indexes(texts, ["0", "1", "2"])
+
+
 def test_equal_indexes_share_their_schemas() -> None:
     first, second = parse_indexes([text_of(usual(3)), text_of(usual(4))], ["a", "b"])
     assert first.schemas[0] is second.schemas[0]
