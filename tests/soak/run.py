@@ -402,7 +402,7 @@ def _series(logs: list[list[dict[str, Any]]]) -> Iterator[tuple[str, list[float]
         for process in range(min((len(line["holds"]) for line in lines), default=0)):
             who = f"rank {rank}" if process == 0 else f"rank {rank} worker {process - 1}"
             holds = [line["holds"][process] for line in lines]
-            yield f"{who}: private MB", [each["nbytes"] / 1e6 for each in holds]
+            yield f"{who}: MB", [each["nbytes"] / 1e6 for each in holds]
             yield f"{who}: descriptors", [float(each["descriptors"]) for each in holds]
             yield f"{who}: threads", [float(each["threads"]) for each in holds]
 

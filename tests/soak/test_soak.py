@@ -51,7 +51,7 @@ def test_an_epoch_that_is_not_each_sample_once_is_seen(spoil: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("epochs", [12, 400])
-@pytest.mark.parametrize(("name", "noise", "leak"), [("private MB", 3.0, 8.0), ("descriptors", 1.0, 4.0)])
+@pytest.mark.parametrize(("name", "noise", "leak"), [("MB", 3.0, 8.0), ("descriptors", 1.0, 4.0)])
 def test_what_grows_is_told_from_what_wavers(epochs: int, name: str, noise: float, leak: float) -> None:
     rng = random.Random(epochs)
     flat = [50 + 40 * (number < epochs // 8) + rng.uniform(-noise, noise) / 2 for number in range(epochs)]
