@@ -60,7 +60,10 @@ def file_like_keys(values: Mapping[str, Any], references: Collection[str]) -> li
 
     A name beside bytes, or beside stored files, is taken for what it says, unless its key is a usual one for files.
     """
-    holds_bytes = any(type(value) is bytes for value in values.values())
+    holds_bytes = any(
+        type(value) is bytes or (type(value) is list and type(next(iter(value), None)) is bytes)
+        for value in values.values()
+    )
     return [
         key
         for key, value in values.items()

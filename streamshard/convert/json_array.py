@@ -14,8 +14,9 @@ _BLOCK = 1 << 20
 # An error this far before the end of the window is one of the text, not of a token that the window has cut.
 _TORN_TOKEN = 64
 _WHITESPACE = " \t\r\n"
+_CLOSING = {"[": "]", "{": "}", '"': '"'}
 _MARK = re.compile(r'["\[\]{}]')
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_IN_STRING = re.compile(r'\\.|"', re.DOTALL)
 
 
 def array_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], None]) -> None:
@@ -110,25 +111,32 @@ class TextWindow:
         return key
 
     def skip_value(self, number: int) -> None:
-        """Pass over one JSON value, of any size, without keeping it."""
-        if self.next_character() not in ("[", "{"):
+        """Pass over one JSON value, of any size, without keeping it; what is inside is not checked."""
+        begins = self.next_character()
+        if begins not in _CLOSING:
             self.element(number)
             return
         depth = 0
+        in_string = False
         while True:
-            mark = _MARK.search(self._text, self._at)
-            self._at = len(self._text) if mark is None else mark.start()
-            if mark is not None and mark.group() != '"':
-                self._at += 1
-                depth += 1 if mark.group() in "[{" else -1
-                if not depth:
-                    return
+            mark = (_IN_STRING if in_string else _MARK).search(self._text, self._at)
+            if mark is None:
+                # A backslash at the end of the window belongs to what comes next.
+                self._at = len(self._text) - self._text.endswith("\\", self._at)
+                if not self._more(_BLOCK):
+                    raise ConvertError(f"source {self._name!r}: element {number} is cut")
                 continue
-            string = _STRING.match(self._text, self._at)
-            if string is not None:
-                self._at = string.end()
-            elif not self._more(max(_BLOCK, len(self._text) - self._at)):
-                raise ConvertError(f"source {self._name!r}: element {number} is cut")
+            self._at = mark.end()
+            if mark.group() == '"':
+                in_string = not in_string
+            elif not in_string:
+                depth += 1 if mark.group() in "[{" else -1
+            if not depth and not in_string:
+                break
+        if mark.group() != _CLOSING[begins]:
+            raise ConvertError(
+                f"source {self._name!r}: broken JSON in element {number}: {begins!r} is closed by {mark.group()!r}"
+            )
 
     def element(self, number: int) -> str:
         """Take one JSON value."""
@@ -145,8 +153,8 @@ class TextWindow:
                     f"source {self._name!r}: element {number} cannot be parsed: {error}"
                 ) from None
             else:
-                # A number at the very end of the window may go on in the next block.
-                if end < len(self._text) or self._ended:
+                # A number at the very end of the window, or before a point or "e+" there, may go on in the next block.
+                if end + 2 < len(self._text) or self._ended:
                     element = self._text[self._at : end]
                     self._at = end
                     return element

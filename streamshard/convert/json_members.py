@@ -71,10 +71,11 @@ def _descend(
             found = True
             _descend(text, name, steps[1:], way, write)
         else:
-            met.append(json.loads(key))
+            if len(met) < _LISTED_KEYS:
+                met.append(json.loads(key))
             text.skip_value(number)
     if steps and not found:
-        known = ", ".join(shorten(key, 80) for key in met[:_LISTED_KEYS])
+        known = ", ".join(shorten(key, 80) for key in met)
         raise ConvertError(
             f"source {name!r}: --records {way}: no key {steps[0]!r}; there are: {known or 'none'}"
         )

@@ -102,7 +102,12 @@ def take_parts(messages: list[Any], depth: int = 0) -> tuple[list[Any], list[Ima
                     marks += bare
             if type(message.get("images")) is list and "role" in message:
                 made = {**made, "images": (beside := list(message["images"]))}
-                parts += [ImagePart(beside, place) for place in range(len(beside))]
+                # Numbers tell places in a list that stands elsewhere, null that an image is there, too.
+                parts += [
+                    ImagePart(beside, place)
+                    for place, image in enumerate(beside)
+                    if type(image) in (str, bytes, dict)
+                ]
         copied.append(made)
     return copied, parts, marks
 

@@ -28,6 +28,10 @@ REJECTED = "rejected"
 """How the keys of answers begin that were not chosen, of a preference; the same images belong to the chosen one."""
 
 _IMAGE_ENDINGS = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"))
+# Python's parser takes up to half a kilobyte for each character that is not inside a string.
+_LONGEST_LITERAL = 1 << 17
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+_SIDE_BY_SIDE = re.compile(r"s\s+s")
 _FILE_KEYS = {"bytes", "path"}
 # An object with one of these alone is what it says.
 _NAME_KEYS = frozenset(("url", "image", "image_url", "image_path", "file_name", "filename", "file", "src"))
@@ -110,7 +114,9 @@ def _add_images(
         if key not in record or key in settled:
             continue
         value = record[key]
-        if value is None or value == "" or value == [] or value != value:
+        if value is None or (type(value) in (str, list) and not value):
+            continue
+        if isinstance(value, float) and value != value:  # a cell without a value, as pandas has it
             continue
         if image_keys and type(value) is str and value[:1] == "[":
             value = listed_in_text(value)
@@ -236,13 +242,28 @@ def listed_in_text(text: str) -> object:
     """
     if not text.rstrip().endswith(("]", "}")):
         return text
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (json.loads, _python_value):
         try:
             found = parse(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         return found if isinstance(found, (list, dict)) else text
     return text
+
+
+def _python_value(text: str) -> object:
+    """The value of a Python literal, or of the text that NumPy makes of an array of strings (``['a' 'b']``)."""
+    plain = text.replace("\\\\", "").replace("\\'", "").replace('\\"', "")
+    quotes = plain.count("'") + plain.count('"')
+    bare = _QUOTED.sub("s", plain) if quotes <= _LONGEST_LITERAL else plain
+    if len(bare) > _LONGEST_LITERAL:
+        raise ValueError(f"{len(bare)} characters beside the strings of a Python literal")
+    if _SIDE_BY_SIDE.search(bare):
+        # Python would join the strings.
+        if plain != text:
+            raise ValueError("strings side by side, with escapes")
+        text = _QUOTED.sub(r"\g<0>,", text)
+    return ast.literal_eval(text)
 
 
 def _as_file(key: str, value: object) -> list[Reference]:
@@ -316,7 +337,9 @@ _FILE_HINT = "if the key holds no files, leave out its --file-key"
 
 
 def _shown(value: object) -> str:
-    return "an empty string" if value == "" else f"{type(value).__name__} {shorten(repr(value), 60)}"
+    if isinstance(value, str) and not value:
+        return "an empty string"
+    return f"{type(value).__name__} {shorten(repr(value), 60)}"
 
 
 def decode_data_uri(reference: str) -> bytes:

@@ -226,6 +226,8 @@ def test_lists_of_audio_and_of_binary_in_a_table(files: Path) -> None:
     assert {k: v for k, v in summary.columns.items() if k != "sounds_path"} == dict.fromkeys(
         columns, "list[bytes]"
     )
+    (warning,) = summary.warnings
+    assert "which mosaicml-streaming does not read" in warning
     samples = list(LocalDataset(str(files / "A")))
     assert [sample["sounds"] for sample in samples] == [[_WAV, _WAV], [], [], [_WAV]]
     assert [sample["parts"] for sample in samples] == [[b"a", b"bc"], [b""], [], []]

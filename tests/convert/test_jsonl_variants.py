@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamshard import LocalDataset
+from streamshard.convert import json_array
 from streamshard.convert.job import convert
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
@@ -133,6 +134,18 @@ def test_records_inside_an_object_are_taken_where_it_is_said(tmp_path, name, ind
     assert list(LocalDataset(tmp_path / "out")) == (keyed if name.startswith("keyed") else ROWS)
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 7])
+def test_a_window_may_end_anywhere_in_what_is_passed_over_and_in_a_number(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(json_array, "_BLOCK", block)
+    beside = ['\\\\"]', {"}": "\\\\\\\\"}, "\\n{" * 9]
+    numbers = [2500.5, -1e300, 0.5e-7, 10**20]
+    content = {"a": beside, "b": beside[0], "c": 1.25, "records": [{"n": number} for number in numbers]}
+    converted(tmp_path, json.dumps(content).encode(), records="records")
+    assert [sample["n"] for sample in LocalDataset(tmp_path / "out")] == numbers
+    converted(tmp_path, json.dumps(dict(enumerate(numbers))).encode(), records=".", overwrite=True)
+    assert [sample["value"] for sample in LocalDataset(tmp_path / "out")] == numbers
+
+
 def test_a_value_under_a_key_is_a_record_of_both(tmp_path):
     converted(tmp_path, b'{"a": "x", "b" : [1, {}], "c": {}}\n', records=".")
     assert list(LocalDataset(tmp_path / "out")) == [
@@ -152,7 +165,8 @@ def test_a_value_under_a_key_is_a_record_of_both(tmp_path):
         (b'{"a": [{"n": 1}, {"n"', "a", "in.jsonl.*broken JSON in element 2"),
         (b'{"a": [{"n": 1}]', "a", "the file was cut"),
         (b'{"a": [{"n": 1}], "b": {"c": [', "a", "element 2 is cut"),
-        (b'{"a": [{"n": 1}], "b": "x', "a", "in.jsonl"),
+        (b'{"a": [{"n": 1}], "b": "x', "a", "element 2 is cut"),
+        (b'{"b": [1}, "a": [{"n": 1}]}', "a", r"broken JSON in element 1: '\[' is closed by '}'"),
         (b'{"a": [{"n": 1}]} {}', "a", "text follows the end of the JSON object"),
         (b'{"a": [{"n": 1}], "a": []}', "a", "key 'a' stands twice"),
         (b'{"a": [{"n": 1}, 5]}', "a", "in.jsonl: record 2: found a number"),

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from streamshard import LocalDataset
+from streamshard import LocalDataset, convert_records
 from streamshard.convert.job import convert
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.references import listed_in_text
 from streamshard.errors import ConvertError
 
 
@@ -127,6 +129,7 @@ CELLS = {
     "json": '"[""a.png"", ""b.png""]"',
     "json-of-objects": '"[{""path"": ""a.png""}, {""bytes"": null, ""path"": ""b.png""}]"',
     "python": "\"['a.png', 'b.png']\"",
+    "numpy": "\"['a.png'\n 'b.png']\"",
 }
 
 
@@ -139,6 +142,34 @@ def test_a_list_of_images_in_a_cell(tmp_path, name):
     samples = LocalDataset(tmp_path / "out", decode_images=False)
     assert [sample["images_path"] for sample in samples] == [["a.png", "b.png"], [], [], ["[x].png"]]
     assert samples[0]["images"] == [PNG, PNG]
+
+
+def test_python_text_in_a_cell_that_would_take_much_memory_stays_text():
+    for text in (
+        "[" + "'a'," * 100_000 + "]",
+        "['', " + "1+" * 100_000 + "1j]",
+        "[" + "'a' " * 100_000 + "]",
+    ):
+        assert listed_in_text(text) is text
+    assert listed_in_text(f"[{bytes(300_000)!r}]") == [bytes(300_000)]
+    assert listed_in_text(r"['C:\\a' 'b']") == r"['C:\\a' 'b']"
+
+
+def test_an_array_that_no_column_fits_is_no_image(tmp_path):
+    rows = [{"image": np.zeros(4, np.uint8)}, {"image": None}]
+    with pytest.raises(ConvertError, match="row 1: 'image' is ndarray"):
+        convert_records(rows, tmp_path / "out", workers=1)
+
+
+def test_what_names_no_image_beside_a_message_stays_as_it_is(tmp_path):
+    said = [
+        {"role": "user", "content": "q", "images": [0]},
+        {"role": "user", "content": "q", "images": [None]},
+    ]
+    converted(tmp_path, [{"images": ["a.png"], "messages": said}, {"messages": said}], {"a.png": PNG})
+    samples = list(LocalDataset(tmp_path / "out", decode_images=False))
+    assert [sample["images"] for sample in samples] == [[PNG], []]
+    assert [sample["messages"] for sample in samples] == [said, said]
 
 
 REFERENCES = {

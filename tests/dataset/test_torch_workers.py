@@ -70,7 +70,7 @@ def test_no_workers_give_the_same_order_in_every_loader(directory: Path, expecte
     [
         ("plain", "spawn", True),
         pytest.param("streaming", "spawn", False, marks=pytest.mark.slow),
-        pytest.param("plain", "forkserver", True, marks=pytest.mark.slow),
+        pytest.param("streaming", "forkserver", True, marks=pytest.mark.slow),
         pytest.param("stateful", "spawn", False, marks=pytest.mark.slow),
     ],
 )
