@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # Whatever has a value here is an image, or a problem.
 _PLAIN_KEYS = frozenset(KNOWN_IMAGE_KEYS) - {NESTED_KEY}
 _NO_COUNTS: Mapping[str, int] = MappingProxyType({})
+_EMPTY: Mapping[str, bytes | list[bytes]] = MappingProxyType({"bytes": b"", "list[bytes]": []})
 IMAGE_FILES = ("jpeg", "png", "list[jpeg]", "list[png]")
 """The encodings whose values are image files."""
 
@@ -86,6 +87,8 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
                     f"source {source.name!r}: column {name!r} is {encoding}, which is not decoded, and other sources"
                     f" have another one; leave it out with --drop {name}"
                 )
+    said = dict(options.columns)
+    emptied = {name for name, encoding in options.like if encoding in _EMPTY and name not in said}
     stored_costs = tuple(key for _, key in options.costs) + tuple(each.key for each in options.where)
     return Shaping(
         options.image_keys,
@@ -98,6 +101,7 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         frozenset(stored_costs),
         file_keys=() if options.file_keys == NO_FILES else options.file_keys,
         looks_for_files=not options.file_keys,
+        emptied=frozenset(emptied),
     )
 
 
@@ -124,6 +128,8 @@ class Shaping:
         stored: of these, name in the input → encoding, where values come as stored bytes.
         file_keys: the keys that hold files which are stored as they are.
         looks_for_files: nobody has said which keys do, so that names of such files are pointed out.
+        emptied: keys whose binary is no bytes where it is null or absent: columns of the dataset that is added to,
+            unless somebody has declared them.
     """
 
     image_keys: tuple[str, ...] = ()
@@ -137,6 +143,7 @@ class Shaping:
     stored: Mapping[str, str] = field(default_factory=dict)
     file_keys: tuple[str, ...] = ()
     looks_for_files: bool = True
+    emptied: frozenset[str] = frozenset()
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
@@ -271,6 +278,8 @@ class Shaping:
                 continue
             encoding = parse_encoding(encoding_name)
             value = record.get(name)
+            if value is None and name in self.emptied:
+                value = _EMPTY[encoding_name]
             if value is None and encoding_name != "json":
                 state = "is null" if name in record else "is absent"
                 raise RecordProblem(

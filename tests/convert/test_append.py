@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamshard import LocalDataset, MDSWriter
+from streamshard import LocalDataset, MDSWriter, convert_records
 from streamshard.convert import job
 from streamshard.convert.job import convert_splits, dry_run
 from streamshard.convert.options import ConvertOptions
@@ -162,6 +162,16 @@ def test_values_take_the_types_that_are_there(tmp_path: Path) -> None:
         (3.0, "b", None),
         (-1.0, 3, None),
     ]
+
+
+def test_binary_that_is_null_is_no_bytes_as_in_the_first_run(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"a": b"x", "b": [b"y", b""]}, {"a": None, "b": None}, {}]
+    for append in (False, True):
+        convert_records(rows, tmp_path / "A", append=append, workers=1, resume=False)
+    expected = [{"a": b"x", "b": [b"y", b""]}, *[{"a": b"", "b": []}] * 2]
+    assert list(LocalDataset(str(tmp_path / "A"))) == expected * 2
+    with pytest.raises(ConvertError, match="key 'a' is null, and its column is to be bytes"):
+        convert_records(rows, tmp_path / "A", append=True, columns=(("a", "bytes"),), workers=1)
 
 
 def test_images_take_the_column_that_is_there(tmp_path: Path) -> None:
