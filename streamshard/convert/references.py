@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
+from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.messages import BASE64_HOLDERS, holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
@@ -28,10 +27,6 @@ REJECTED = "rejected"
 """How the keys of answers begin that were not chosen, of a preference; the same images belong to the chosen one."""
 
 _IMAGE_ENDINGS = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"))
-# Python's parser takes up to half a kilobyte for each character that is not inside a string.
-_LONGEST_LITERAL = 1 << 17
-_QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
-_SIDE_BY_SIDE = re.compile(r"s\s+s")
 _FILE_KEYS = {"bytes", "path"}
 # An object with one of these alone is what it says.
 _NAME_KEYS = frozenset(("url", "image", "image_url", "image_path", "file_name", "filename", "file", "src"))
@@ -233,37 +228,6 @@ def _as_references(key: str, value: object) -> list[Reference]:
             )
         return [_as_reference(f"{key}[{place}]", item) for place, item in enumerate(value)]
     return [_as_reference(repr(key), value)]
-
-
-def listed_in_text(text: str) -> object:
-    """The list or object that a text has, as a cell of a table holds it: in JSON, or as Python writes it (pandas).
-
-    The text itself where it is neither: a name may begin with a bracket.
-    """
-    if not text.rstrip().endswith(("]", "}")):
-        return text
-    for parse in (json.loads, _python_value):
-        try:
-            found = parse(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        return found if isinstance(found, (list, dict)) else text
-    return text
-
-
-def _python_value(text: str) -> object:
-    """The value of a Python literal, or of the text that NumPy makes of an array of strings (``['a' 'b']``)."""
-    plain = text.replace("\\\\", "").replace("\\'", "").replace('\\"', "")
-    quotes = plain.count("'") + plain.count('"')
-    bare = _QUOTED.sub("s", plain) if quotes <= _LONGEST_LITERAL else plain
-    if len(bare) > _LONGEST_LITERAL:
-        raise ValueError(f"{len(bare)} characters beside the strings of a Python literal")
-    if _SIDE_BY_SIDE.search(bare):
-        # Python would join the strings.
-        if plain != text:
-            raise ValueError("strings side by side, with escapes")
-        text = _QUOTED.sub(r"\g<0>,", text)
-    return ast.literal_eval(text)
 
 
 def _as_file(key: str, value: object) -> list[Reference]:

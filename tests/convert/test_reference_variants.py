@@ -17,8 +17,8 @@ from PIL import Image
 
 from streamshard import LocalDataset, convert_records
 from streamshard.convert.job import convert
+from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.references import listed_in_text
 from streamshard.errors import ConvertError
 
 
