@@ -59,7 +59,7 @@ def _descend(
         raise ConvertError(
             f"source {name!r}: {place} begins with {mark!r}, expected a JSON object{'' if steps else ' or array'}"
         )
-    met = []
+    met: list[str] = []
     found = False
     for number in text.places("{}"):
         key = text.key(number)
