@@ -17,7 +17,7 @@ from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
 from streamshard.read.sample_check import SideFile
-from streamshard.read.shared_index import remote_index, small_text
+from streamshard.read.shared_index import remote_index
 from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, is_kept, known_index, node_index
 from streamshard.storage.blob import Blob
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from streamshard.format.index import FileInfo, Index, ShardInfo
     from streamshard.storage.store import Store
 
-_THREADS = 32
-# Remote indexes from which each is taken to be small, and asked for without asking for its size.
-_MANY = 8
+_THREADS = 16
 # One hash is enough to find damage, so the quickest of those in the index is computed; others come after
 # these.
 _QUICKEST_FIRST = ("xxh3_64", "xxh3_128", "xxh64", "xxh128", "xxh32", "blake2b", "sha1", "md5", "sha256")
@@ -109,15 +107,14 @@ def _read_at_once(places: Sequence[IndexPlace]) -> list[_Read]:
     remote = paths.count(None)
     if remote < 2:
         return list(map(_read, places, keys, paths))
-    read = partial(_read, expects_small=remote >= _MANY)
     pool = ThreadPoolExecutor(min(remote, _THREADS), thread_name_prefix="streamshard-open")
     try:
-        return list(pool.map(read, places, keys, paths))
+        return list(pool.map(_read, places, keys, paths))
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _read(place: IndexPlace, key: str, path: Path | None, expects_small: bool = False) -> _Read:
+def _read(place: IndexPlace, key: str, path: Path | None) -> _Read:
     store = place.store
     source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path)
     if place.tables is not None and path is not None:
@@ -125,12 +122,10 @@ def _read(place: IndexPlace, key: str, path: Path | None, expects_small: bool = 
         if known is not None:
             return _Read(source, known[1], b"", known[0])
     try:
-        text = small_text(store, key) if path is None and expects_small else None
-        if text is None and place.tables is not None and path is None:
+        if place.tables is not None and path is None:
             index, digest = remote_index(store, key, source=source, directory=place.tables)
             return _Read(source, digest, b"", index)
-        if text is None:
-            text = store.read(key, limit=MAX_INDEX_NBYTES)
+        text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:
         raise BlobNotFoundError(explain_missing_index(store, place.split, source)) from error
     return _Read(source, hashlib.blake2b(text, digest_size=DIGEST_NBYTES).hexdigest(), text)

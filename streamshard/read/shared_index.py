@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamshard.errors import AccessDeniedError, BlobNotFoundError, StorageError
+from streamshard.errors import StorageError
 from streamshard.format.index import parse_index
 from streamshard.read import tables
 from streamshard.read.tables import (
@@ -41,23 +41,6 @@ logger = logging.getLogger(__name__)
 
 _PIECE_NBYTES = 16 << 20
 _MAX_NOTE_NBYTES = 1 << 10
-
-
-def small_text(store: Store, key: str) -> bytes | None:
-    """Read a small index with one request; None for a large one, or where it is to be read with more care.
-
-    Raises:
-        BlobNotFoundError, AccessDeniedError: as ``store.read``.
-    """
-    try:
-        text = store.read_small(key, tables.KEPT_FROM_NBYTES)
-    except (BlobNotFoundError, AccessDeniedError):
-        raise
-    except StorageError as error:
-        logger.debug("%s/%s is read once more: %s", store.url, key, error)
-        return None
-    # Its size was not asked for: one that came without its end is no index.
-    return text if text is not None and text.rstrip().endswith(b"}") else None
 
 
 def remote_index(store: Store, key: str, *, source: str, directory: Path) -> tuple[Index, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import threading
 import uuid
@@ -14,11 +13,10 @@ import pytest
 
 from streamshard import Stream, StreamingDataset
 from streamshard.dataset.source import Decoding, Fetching, OpenStream, Source
-from streamshard.errors import BlobNotFoundError, StorageError
+from streamshard.errors import BlobNotFoundError
 from streamshard.read import catalog, tables
 from streamshard.read.tables import MappedIndex
 from streamshard.storage import open_store
-from streamshard.storage.memory_store import MemoryStore
 from tests.support.small_datasets import COLUMNS, text_samples, write_dataset
 
 
@@ -115,46 +113,6 @@ def test_indexes_of_remote_streams_are_read_at_once(tmp_path: Path, monkeypatch:
     dataset = StreamingDataset(streams=[Stream(remote=remote) for remote in remotes])
     assert [stream.index.num_samples for stream in dataset._source.streams] == [10, 11, 12, 13, 14]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("streamshard-open")]
-
-
-def test_small_indexes_of_many_remote_streams_take_one_request_each_many_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A large one among them, and one whose end did not come, are read as they are when they are alone."""
-    count = 40
-    monkeypatch.setattr(tables, "KEPT_FROM_NBYTES", 4000)
-    write_dataset(tmp_path / "small", text_samples(10))
-    write_dataset(tmp_path / "large", text_samples(400))
-    remotes = [remote_of(tmp_path / "small") for _ in range(count)]
-    remotes[3], remotes[4] = remote_of(tmp_path / "large"), remote_of(tmp_path / "large")
-    short = remotes[30]
-    asked: list[str] = []
-    together = threading.Barrier(32, timeout=60)
-    first = itertools.count()
-    read_small, read_range = MemoryStore.read_small, MemoryStore.read_range
-
-    def small(self: MemoryStore, key: str, below: int, *, certain: bool = False) -> bytes | None:
-        if next(first) < 32:
-            together.wait()  # broken, which is an error, unless so many are here at once
-        asked.append(f"small {self.url}")
-        text = read_small(self, key, below, certain=certain)
-        if self.url == remotes[20]:
-            raise StorageError("the place hung up")
-        return text[:-9] if text is not None and self.url == short else text
-
-    def part(self: MemoryStore, key: str, begin: int, end: int) -> bytes:
-        asked.append(f"part {self.url}")
-        return read_range(self, key, begin, end)
-
-    monkeypatch.setattr(MemoryStore, "read_small", small)
-    monkeypatch.setattr(MemoryStore, "read_range", part)
-    dataset = StreamingDataset(streams=[Stream(remote=remote) for remote in remotes])
-    sizes = [stream.index.num_samples for stream in dataset._source.streams]
-    assert sizes == [400 if number in (3, 4) else 10 for number in range(count)]
-    again = {remotes[3], remotes[4], remotes[20], short}
-    assert sorted(asked) == sorted([f"small {url}" for url in remotes] + [f"part {url}" for url in again])
-    kinds = [type(stream.index) is MappedIndex for stream in dataset._source.streams]
-    assert kinds == [number in (3, 4) for number in range(count)]
 
 
 def test_of_several_streams_that_cannot_be_opened_the_first_is_named(tmp_path: Path) -> None:
