@@ -38,7 +38,11 @@ def main() -> object:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     from streamshard.cli.main import main as command
 
-    return command()
+    try:
+        return command()
+    finally:
+        # The process ends: Python need not look through all that was loaded twice more.
+        gc.freeze()
 
 
 def _is_wide() -> bool:
