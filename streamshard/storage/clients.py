@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -27,6 +29,8 @@ _logger = logging.getLogger(__name__)
 
 # Connections that one client may have at all: many files come at a time.
 _CONNECTIONS = 64
+
+_RENEWED_EVERY_S = 1.0
 
 _EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
@@ -64,6 +68,7 @@ class Client:
         url: the place, without secrets.
         scheme: of the place, in lower case.
         redact: takes secrets out of a text.
+        renewals: how often the client was dropped after a refusal.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None, retry: RetryPolicy) -> None:
@@ -77,13 +82,21 @@ class Client:
         self.scheme = self._root_url.partition(":")[0].lower()
         self._endpoint = os.environ.get("S3_ENDPOINT_URL") if self.scheme in ("s3", "s3a") else None
         self.redact = Redactor(url, self._options)
+        self.renewals = 0
+        self._renewed_at = -math.inf
         self._opened: tuple[int, Any, str] | None = None
         self._connected: tuple[int, Connections] | None = None
         self._signed: tuple[int, SignedGets | None] | None = None
         self._takes_signed = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_connected": None, "_signed": None}
+        return {
+            **self.__dict__,
+            "_opened": None,
+            "_connected": None,
+            "_signed": None,
+            "_renewed_at": -math.inf,  # by the clock of another machine
+        }
 
     def call(self, operation: Callable[[Any, str], T], limit_s: float) -> T:
         """Call ``operation(file system, root)``; TimeoutError if it takes longer than ``limit_s`` seconds."""
@@ -129,12 +142,26 @@ class Client:
         """Leave reading to the library from now on, which may know more ways into this place."""
         self._signed = (os.getpid(), None)
 
-    def forget(self) -> bool:
-        """Drop the client after a refusal, once per call: its credentials may have expired."""
+    def renew(self, seen: int) -> bool:
+        """Drop the client after a refusal, once per call: its credentials may have expired.
+
+        Args:
+            seen: ``renewals`` when the call began.
+
+        Returns:
+            Whether another try makes sense: not after a refusal of a client that was made just now.
+        """
         if self.scheme in FILE_SERVERS:
             self._connections().drop()
             return True
         with _opening:
+            if self.renewals != seen:
+                return True  # by another call meanwhile
+            # A bucket may refuse one object of many; each time a client costs 0.1 to 0.3 s of CPU.
+            if time.monotonic() - self._renewed_at < _RENEWED_EVERY_S:
+                return False
+            self.renewals += 1
+            self._renewed_at = time.monotonic()
             opened, self._opened = self._opened, None
             signed, self._signed = self._signed, None
             # That one object is refused says nothing against signed URLs where others came by them.

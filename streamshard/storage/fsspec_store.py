@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from streamshard.errors import BlobNotFoundError
-from streamshard.storage.cancel import check_cancelled
+from streamshard.storage.cancel import check_cancelled, run_bounded
 from streamshard.storage.clients import Client
 from streamshard.storage.failures import Failure, classify
 from streamshard.storage.multipart import IN_PARTS_FROM_NBYTES, put_in_parts
@@ -89,7 +89,11 @@ class FsspecStore:
             )
             return found if len(found) < below else None
         try:
-            return gets.get(self._join(self._client.filesystem()[1], key), below, certain=certain)
+            # Each read from its socket has a time limit, but the line of a header may come by many.
+            return run_bounded(
+                lambda: gets.get(self._join(self._client.filesystem()[1], key), below, certain=certain),
+                self.retry.attempt_timeout_s,
+            )
         except Exception as error:
             if not gets.proven and classify(error) in (Failure.DENIED, Failure.FINAL):
                 self._client.use_no_signed_gets()
@@ -277,7 +281,7 @@ class FsspecStore:
             attempt,
             policy,
             what=f"{verb} {self._shown(key)}",
-            recover=self._client.forget,
+            recover=partial(self._client.renew, self._client.renewals),
             redact=self._client.redact,
             hint=self._client.hint(),
         )

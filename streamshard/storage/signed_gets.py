@@ -14,7 +14,6 @@ import time
 from typing import Any
 from xml.etree import ElementTree
 
-from streamshard.storage.cancel import check_cancelled
 from streamshard.storage.redact import SignaturesInLogs, public_url
 
 _BLOCK = 1 << 16
@@ -144,7 +143,6 @@ class SignedGets:
         except Exception as error:  # noqa: BLE001 urllib3's own, which are none of the built-in ones
             trouble = f"{type(error).__name__}: {public_url(str(error))}"
         else:
-            check_cancelled()
             if time.monotonic() > end:
                 raise TimeoutError(f"no whole answer within {self._limit_s:g} s")
             return block

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import pickle
+import socket
+import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, StorageError
-from streamshard.storage import open_store
+from streamshard.storage import clients, open_store
 from streamshard.storage.fsspec_store import FsspecStore
 from streamshard.storage.retry import RetryPolicy
 from tests.support.faulty_proxy import Fault, FaultyProxy
@@ -83,7 +88,7 @@ def test_what_may_pass_is_tried_again(
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(Fault(stall_after=5_000), "ReadTimeout"), (Fault(bytes_per_s=50_000), "no whole answer within 1 s")],
+    [(Fault(stall_after=5_000), "ReadTimeout|no answer"), (Fault(bytes_per_s=50_000), r"no (whole )?answer within 1 s")],
     ids=["silent", "slow"],
 )
 def test_an_attempt_has_an_end(
@@ -231,3 +236,57 @@ def test_no_refusal_and_no_log_shows_what_was_signed(
     assert "X-Amz-Signature=***" in str(caught.value)
     for secret in ("the-key", "the-token"):
         assert secret not in caplog.text + str(caught.value)
+
+
+def test_a_header_that_never_ends_has_an_end(server: SmallServer) -> None:
+    """Each of its bytes comes in time."""
+    told, enough = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as drips:
+
+        def drip() -> None:
+            with listener.accept()[0] as client, contextlib.suppress(OSError):
+                client.sendall(b"HTTP/1.1 200 OK\r\nx-long: ")
+                while not enough.wait(0.02):
+                    client.sendall(b"x")
+                    told.set()
+
+        dripping = drips.submit(drip)
+        options = {**_options(server), "endpoint_url": f"http://127.0.0.1:{listener.getsockname()[1]}"}
+        store = _store("s3://bucket/set", options, RetryPolicy(attempts=1, timeout_s=1.0))
+        try:
+            with pytest.raises(StorageError, match="no answer within 1 s"):
+                store.read_small("a", 1 << 20)
+        finally:
+            enough.set()
+        assert told.is_set()
+        dripping.result()
+
+
+def test_objects_that_are_refused_one_by_one_do_not_each_cost_a_client(
+    server: SmallServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _store("s3://bucket/set", _options(server))
+    made = []
+    connect = store._client._connect
+    monkeypatch.setattr(store._client, "_connect", lambda: made.append(1) or connect())
+    monkeypatch.setattr(clients, "_RENEWED_EVERY_S", 1000.0)
+    server.trouble = "denied"
+    for _ in range(5):
+        with pytest.raises(AccessDeniedError):
+            store.read_small("a", 1 << 20)
+    server.trouble = ""
+    assert store.read_small("a", 1 << 20) == BODY
+    assert len(made) == 2
+
+
+def test_who_is_refused_by_a_client_that_another_call_has_renewed_tries_again(server: SmallServer) -> None:
+    client = _store("s3://bucket/set", _options(server))._client
+    first = client.filesystem()[0]
+    assert client.renew(0)
+    second = client.filesystem()[0]
+    assert first is not second
+    assert client.renew(0)  # whose call began before that
+    assert client.filesystem()[0] is second
+    assert not client.renew(1)
+    assert client.filesystem()[0] is second
+    assert pickle.loads(pickle.dumps(client)).renew(1)
