@@ -88,7 +88,10 @@ def test_what_may_pass_is_tried_again(
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(Fault(stall_after=5_000), "ReadTimeout|no answer"), (Fault(bytes_per_s=50_000), r"no (whole )?answer within 1 s")],
+    [
+        (Fault(stall_after=5_000), r"ReadTimeout|no answer within 1 s"),
+        (Fault(bytes_per_s=50_000), r"no (whole )?answer within 1 s"),
+    ],
     ids=["silent", "slow"],
 )
 def test_an_attempt_has_an_end(
