@@ -17,7 +17,7 @@ from streamshard.errors import (
     MissingDependencyError,
     StorageError,
 )
-from streamshard.storage import RetryPolicy, open_store
+from streamshard.storage import RetryPolicy, clients, open_store
 from streamshard.storage.store import Version
 from streamshard.storage.windows import remote_version
 from tests.support.store_contract import StoreContract
@@ -114,7 +114,9 @@ def test_b144_denied_says_permission_and_is_not_retried_beyond_new_credentials()
     assert StubFileSystem.calls.count("read") == 2
 
 
-def test_b145_credentials_that_expire_are_renewed_by_a_new_client() -> None:
+def test_b145_credentials_that_expire_are_renewed_by_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_RENEWED_EVERY_S", 0.0)  # they last for 5 reads
+
     def behave(fs: StubFileSystem, name: str, path: str) -> None:
         if name == "read" and fs.reads > 5:
             raise PermissionError("ExpiredToken")
