@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
+from streamshard.format.side_by_side import side_by_side
 from streamshard.read.shard_reader import ShardReader
 from streamshard.storage.descriptors import most_open_files
 
 if TYPE_CHECKING:
+    import mmap
+
     from streamshard.dataset.source import Source
+    from streamshard.format.column import Buffer
     from streamshard.format.decoder import SampleDecoder
     from streamshard.read.head import ShardHead
     from streamshard.storage.cache import CachedFile
@@ -62,6 +66,8 @@ class ShardPool:
         self._source = source
         self._capacity = _default_capacity(source, live) if capacity is None else capacity
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
+        # Else a reader is closed right after use.
+        self._keeps_open = all(stream.cache.limit_bytes is None for stream in source.streams)
         self._open: OrderedDict[int, tuple[ShardReader, CachedFile | None]] = OrderedDict()
         self._lent: Mapping[int, ShardReader] = {}
         self._heads: OrderedDict[int, ShardHead] = OrderedDict()
@@ -208,7 +214,7 @@ class ShardPool:
         shards: NDArray[np.int64],
         rows: NDArray[np.int64],
         bounds: NDArray[np.int64],
-        decode: Callable[[SampleDecoder, bytes, NDArray[np.int64], NDArray[np.int64]], _T],
+        decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T | None:
         """Copy the bytes of few rows of each of many shards together and decode them once.
 
@@ -239,23 +245,51 @@ class ShardPool:
             return decode(decoder, b"".join(pieces), ends - length, ends)
         return None
 
+    def _in_order_of_use(
+        self,
+        shards: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        bounds: NDArray[np.int64],
+        order: NDArray[np.int64],
+        decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
+    ) -> _T | None:
+        """Decode many rows of open shards from all their maps at once, in the order in which they are used.
+
+        So they lie side by side in memory for whoever uses and frees them. None where that cannot be, as for
+        ``_decoded_together``, or where rows are not taken from a map alone: those are better read by neighbours.
+        """
+        numbers = shards[bounds[:-1]].tolist()
+        readers: list[ShardReader] = []
+        spans: list[tuple[mmap.mmap, NDArray[np.int64], NDArray[np.int64]]] = []
+        for shard, (begin, end) in zip(numbers, itertools.pairwise(bounds.tolist()), strict=True):
+            with self.reader(shard) as reader:
+                found = reader.spans_in_place(rows[begin:end])
+            if found is None or reader.decoder is not (readers or [reader])[0].decoder:
+                return None
+            readers.append(reader)
+            spans.append(found)
+        if not all(
+            shard in self._open for shard in numbers
+        ):  # one that is closed knows not whether it was cut
+            return None
+        maps, begins, ends = zip(*spans, strict=True)
+        buffer, *places = side_by_side(maps, bounds, np.concatenate(begins), np.concatenate(ends))
+        inverse = _inverse(order)
+        try:
+            values = decode(readers[0].decoder, buffer, *(each[inverse] for each in places))
+        except FormatError:
+            return None
+        for reader in readers:
+            reader.check_whole()
+        return values
+
     def _gather(
         self,
         samples: NDArray[np.int64],
         read: Callable[[ShardReader, NDArray[np.int64]], _T],
-        decode: Callable[[SampleDecoder, bytes, NDArray[np.int64], NDArray[np.int64]], _T],
+        decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
         merge: Callable[[list[_T], NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T:
-        first, last = np.searchsorted(self._source.begins, (samples.min(), samples.max()), side="right") - 1
-        if first == last and not self._lent:
-            rows = samples - self._source.begins[first]
-            with self.reader(int(first)) as reader:
-                if reader.in_place() is not None:
-                    # Samples that are made in the order in which they are used lie in memory so too. Where rows are
-                    # not in a map, neighbours are better read together.
-                    return read(reader, rows)
-                order = np.argsort(rows, kind="stable")
-                return merge([read(reader, rows[order])], order, np.array([0, len(rows)]))
         order = np.argsort(samples, kind="stable")
         shards, rows = self._source.locate(samples[order])
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
@@ -264,6 +298,10 @@ class ShardPool:
             found = self._decoded_together(shards, rows, bounds, decode)
             if found is not None:
                 return merge([found], order, np.array([0, len(samples)]))
+        if len(samples) >= FEW * (len(bounds) - 1) and self._keeps_open and not self._lent:
+            found = self._in_order_of_use(shards, rows, bounds, order, decode)
+            if found is not None:
+                return found
         parts: list[_T] = []
         for shard, begin, end in zip(
             shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
@@ -295,13 +333,13 @@ def _columns_of(reader: ShardReader, rows: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _decode_samples(
-    decoder: SampleDecoder, joined: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
+    decoder: SampleDecoder, joined: Buffer, begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
     return decoder.many(joined, begins, ends)
 
 
 def _decode_columns(
-    decoder: SampleDecoder, joined: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
+    decoder: SampleDecoder, joined: Buffer, begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> dict[str, Any]:
     return decoder.columns_of(joined, begins, ends)
 

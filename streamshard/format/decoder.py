@@ -18,6 +18,7 @@ from streamshard.errors import FormatError, UnsafeEncodingError
 from streamshard.format.column import Buffer, Column, Ids, bind, gather_bytes
 from streamshard.format.encodings import Encoding, parse_encoding
 from streamshard.format.row_code import BYTES, TEXT, Value, row_function, rows_function
+from streamshard.format.side_by_side import Memory
 from streamshard.format.warmth import warmed
 
 FEW = 32
@@ -261,4 +262,4 @@ def _reason(error: Exception) -> str:
 
 
 def _sliced_as_bytes(buffer: Any) -> Buffer:
-    return buffer if type(buffer) in (bytes, mmap.mmap) else bytes(buffer)
+    return buffer if type(buffer) in (bytes, mmap.mmap, Memory) else bytes(buffer)

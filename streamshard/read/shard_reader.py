@@ -179,7 +179,7 @@ class ShardReader:
         self._file.check_whole()
         return samples
 
-    def in_place(self) -> tuple[Callable[[Buffer, int, int], dict[str, Any]], Buffer, memoryview] | None:
+    def in_place(self) -> tuple[Callable[[Buffer, int, int], dict[str, Any]], mmap.mmap, memoryview] | None:
         """What many rows of several shards are decoded with in one loop: the decoder's ``quick_row``, the file's map,
         and where each row begins and the last one ends. What comes of it counts only after ``check_whole``.
 
@@ -188,6 +188,17 @@ class ShardReader:
         takes_more = self._advises or self._in_map or self._check is not None
         mapped = None if takes_more else self._file.mapped()
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
+
+    def spans_in_place(
+        self, rows: NDArray[np.integer[Any]]
+    ) -> tuple[mmap.mmap, NDArray[np.int64], NDArray[np.int64]] | None:
+        """The file's map and where rows begin and end in it. What comes of it counts only after ``check_whole``.
+
+        None where rows are to be read, asked for ahead, or checked with their hashes.
+        """
+        takes_more = self._advises or self._check is not None
+        mapped = None if takes_more else self._file.mapped()
+        return None if mapped is None else (mapped, *self._spans(rows))
 
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""

@@ -13,6 +13,7 @@ from streamshard import MDSWriter, StreamingDataset
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import ChecksumError, FormatError
 from streamshard.read import head
+from streamshard.read.shard_reader import ShardReader
 
 COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
 SAMPLES = [{"blob": bytes([n]) * (n * 70), "name": f"ü{n}", "number": -n} for n in range(60)]
@@ -42,7 +43,7 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def pool_of(directory: Path, **options: Any) -> ShardPool:
-    return ShardPool(StreamingDataset(local=directory, **options)._source)
+    return ShardPool(StreamingDataset(**{"local": directory, **options})._source)
 
 
 def test_samples_of_open_shards_are_decoded_in_their_own_order(directory: Path, visits: list[int]) -> None:
@@ -128,18 +129,73 @@ def test_offsets_in_the_map_are_left_to_the_reader(
     assert visits == [50, 50]
 
 
-@pytest.mark.parametrize("validate_samples", [False, True])  # from the map as they come; sorted
-def test_samples_of_one_shard_come_in_the_order_asked_for(tmp_path: Path, validate_samples: bool) -> None:
-    with MDSWriter(out=tmp_path / "one", columns=COLUMNS, sample_hash="xxh64") as writer:
+MANY = np.concatenate([ORDER[::step] for step in (1, -1) * 5])
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which shards were read one after another."""
+    found: list[str] = []
+    for name in ("samples", "columns_of"):
+        read = getattr(ShardReader, name)
+
+        def noted(self: ShardReader, rows: Any, read: Any = read) -> Any:
+            found.append(self.name)
+            return read(self, rows)
+
+        monkeypatch.setattr(ShardReader, name, noted)
+    return found
+
+
+def assert_many_come(pool: ShardPool) -> None:
+    expected = [SAMPLES[number] for number in MANY]
+    assert pool.samples(MANY) == expected
+    columns = pool.columns(MANY)
+    assert columns["number"].tolist() == [sample["number"] for sample in expected]
+    assert columns["blob"] == [sample["blob"] for sample in expected]
+    assert columns["name"] == [sample["name"] for sample in expected]
+
+
+@pytest.mark.parametrize("offsets_in_map", [False, True])
+@pytest.mark.parametrize("size_limit", [1 << 20, 1 << 14])
+def test_many_samples_are_decoded_from_all_maps_at_once(
+    size_limit: int, offsets_in_map: bool, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if offsets_in_map:
+        monkeypatch.setattr(head, "MAPPED_FROM_NBYTES", 1)
+    with MDSWriter(out=tmp_path / "set", columns=COLUMNS, size_limit=size_limit) as writer:
         for sample in SAMPLES:
             writer.write(sample)
-    pool = pool_of(tmp_path / "one", validate_samples=validate_samples)
-    order = np.concatenate((ORDER, ORDER[::-1]))
-    expected = [SAMPLES[number] for number in order]
-    assert pool.samples(order) == expected
-    columns = pool.columns(order)
-    assert columns["number"].tolist() == [sample["number"] for sample in expected]
-    assert columns["name"] == [sample["name"] for sample in expected]
-    (tmp_path / "one" / "shard.00000.mds").write_bytes(b"")
-    with pytest.raises(FormatError, match=r"was cut or replaced|was damaged"):
-        pool.columns(order)
+    pool = pool_of(tmp_path / "set")
+    assert_many_come(pool)
+    assert not reads
+    last = sorted((tmp_path / "set").glob("*.mds"))[-1]
+    os.truncate(last, last.stat().st_size // 2)
+    for read in (pool.samples, pool.columns):
+        with pytest.raises(FormatError, match=rf"{last.name}.*was cut or replaced"):
+            read(MANY)
+
+
+def test_many_samples_are_read_shard_by_shard_where_maps_alone_do_not_do(
+    directory: Path, reads: list[str]
+) -> None:
+    assert_many_come(pool_of(directory, validate_samples=True))
+    shards = len(set(reads))
+    assert len(reads) == 2 * shards > 10
+    assert_many_come(ShardPool(pool_of(directory)._source, capacity=2))
+    assert len(reads) == 4 * shards
+    pool = pool_of(directory, remote=directory, local=directory.parent / "kept", cache_limit="1mb")
+    assert_many_come(pool)
+    assert len(reads) == 6 * shards
+
+
+def test_a_malformed_sample_among_many_is_named(directory: Path) -> None:
+    pool = pool_of(directory)
+    assert_many_come(pool)
+    with (directory / "shard.00001.mds").open("r+b") as file:
+        file.seek(4)
+        file.seek(int.from_bytes(file.read(4), "little"))
+        file.write(b"\xff\xff\xff\xff")
+    for read in (pool.samples, pool.columns):
+        with pytest.raises(FormatError, match=r"shard.00001.mds.*row 0, .*length words"):
+            read(np.concatenate((MANY, pool._source.begins[1:2])))
