@@ -268,9 +268,8 @@ class ShardPool:
                 return None
             readers.append(reader)
             spans.append(found)
-        if not all(
-            shard in self._open for shard in numbers
-        ):  # one that is closed knows not whether it was cut
+        # One that is closed again does not know whether it was cut.
+        if not all(shard in self._open for shard in numbers):
             return None
         maps, begins, ends = zip(*spans, strict=True)
         buffer, *places = side_by_side(maps, bounds, np.concatenate(begins), np.concatenate(ends))
