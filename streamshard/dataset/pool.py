@@ -297,7 +297,8 @@ class ShardPool:
             found = self._decoded_together(shards, rows, bounds, decode)
             if found is not None:
                 return merge([found], order, np.array([0, len(samples)]))
-        if len(samples) >= FEW * (len(bounds) - 1) and self._keeps_open and not self._lent:
+        visits = len(bounds) - 1
+        if len(samples) >= FEW * visits and visits <= self._capacity and self._keeps_open and not self._lent:
             found = self._in_order_of_use(shards, rows, bounds, order, decode)
             if found is not None:
                 return found

@@ -184,12 +184,17 @@ def test_many_samples_are_read_shard_by_shard_where_maps_alone_do_not_do(
     assert len(reads) == 2 * shards > 10
     assert_many_come(ShardPool(pool_of(directory)._source, capacity=2))
     assert len(reads) == 4 * shards
+    with monkeypatch.context() as few:
+        few.setattr("streamshard.dataset.pool.MAX_OPEN_SHARDS", 1)
+        few.setattr("streamshard.dataset.pool._MOST_HEADS", 2)
+        assert_many_come(pool_of(directory))  # shards are closed while others are opened
+    assert len(reads) == 6 * shards
     pool = pool_of(directory, remote=directory, local=directory.parent / "kept", cache_limit="1mb")
     opened: list[int] = []
     open_shard = pool._open_shard
     monkeypatch.setattr(pool, "_open_shard", lambda shard: (opened.append(shard), open_shard(shard))[1])
     assert_many_come(pool)
-    assert len(reads) == 6 * shards == 3 * len(opened)
+    assert len(reads) == 8 * shards == 4 * len(opened)
 
 
 def test_a_malformed_sample_among_many_is_named(directory: Path) -> None:
