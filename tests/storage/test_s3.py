@@ -91,13 +91,14 @@ def test_b144_a_refusal_says_permission_and_403_at_once(
         "anonymous": {"anon": True},
     }[change]
     store = open_store(bucket, storage_options={**options, "endpoint_url": s3_proxy.endpoint_url})
-    # Twice, since credentials may have expired, and not as often as what may pass by itself.
+    # Twice, since credentials may have expired, and not as often as what may pass by itself; once where they have
+    # just been asked for anew.
     words = f"{bucket}/a.bin: permission denied after [12] attempts? .*403"
     for attempt in (lambda: store.read("a.bin"), lambda: store.read_range("a.bin", 0, 5)):
         with pytest.raises(AccessDeniedError, match=words) as caught:
             attempt()
         assert "another-secret-value" not in str(caught.value)
-    assert len(s3_proxy.requests) == 4
+    assert len(s3_proxy.requests) in (3, 4)
 
 
 def test_b144_a_refused_upload_says_permission(s3: SeaweedServer, bucket: str, tmp_path: Path) -> None:
