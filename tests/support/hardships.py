@@ -14,8 +14,10 @@ import multiprocessing.shared_memory
 import multiprocessing.sharedctypes
 import multiprocessing.synchronize  # noqa: F401
 import os
+import pkgutil
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,18 @@ import fsspec.implementations.http  # noqa: F401
 import numpy as np
 import torch
 
+import streamshard
 from streamshard import StreamingDataset
 from tests.support.loading import make_loader, numbers_of
 from tests.support.small_datasets import write_dataset
 
 torch.set_num_threads(1)
+
+# A child that has become another user may read neither this tree nor the modules of the interpreter, where those lie in
+# a home: all that an epoch imports is there before, be it needed only later.
+for _floor in ("format", "storage", "order", "read", "dataset"):
+    for _found in pkgutil.walk_packages([f"{streamshard.__path__[0]}/{_floor}"], f"streamshard.{_floor}."):
+        import_module(_found.name)
 
 
 def read_epoch(options: dict[str, Any]) -> dict[str, Any]:
