@@ -1,25 +1,21 @@
-"""The shards that one process has open, and reading samples out of many of them at once."""
+"""Reading samples out of many shards at once."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-import logging
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamshard.dataset.open_readers import OpenReaders
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.format.side_by_side import side_by_side
-from streamshard.read.shard_reader import ShardReader
-from streamshard.storage.descriptors import most_open_files
 
 if TYPE_CHECKING:
     import mmap
@@ -27,21 +23,7 @@ if TYPE_CHECKING:
     from streamshard.dataset.source import Source
     from streamshard.format.column import Buffer
     from streamshard.format.decoder import SampleDecoder
-    from streamshard.read.head import ShardHead
-    from streamshard.storage.cache import CachedFile
-
-logger = logging.getLogger(__name__)
-
-MAX_OPEN_SHARDS = 256
-"""Default number of open shards: above the 128 or so that the default shuffle mixes at once."""
-# Very many streams and large windows have more shards live. More are open for them, but no more than a quarter of
-# what the process may open at two descriptors a shard.
-_MOST_OPEN_SHARDS = 4096
-_OPEN_PER_STREAM = 3
-# Of shards that were open, what was found in front of their samples is remembered, so that they open again at little
-# cost: of so many shards, and within so many bytes of offsets, those of open shards included.
-_MOST_HEADS = 1 << 16
-_HEADS_NBYTES = 32 << 20
+    from streamshard.read.shard_reader import ShardReader
 
 # Visits from which, and mean rows of a visit below which, small rows are decoded together.
 _JOINED_FROM, _JOINED_BELOW = 32, 8
@@ -50,28 +32,15 @@ _SMALL_ROW_NBYTES = 2048
 _T = TypeVar("_T")
 
 
-class ShardPool:
-    """Readers of the shards used last. Belongs to one process and one thread.
+class ShardPool(OpenReaders):
+    """Samples by number, read and decoded. Belongs to one process and one thread.
 
-    Where the cache has a limit, a reader is closed right after use: an open file is held against eviction, and
-    workers that each hold many could wait for each other's space for ever.
-
-    Args:
-        source: the samples.
-        live: shards that the order is expected to need at once; 0: not known.
-        capacity: shards to keep open; None: by ``live``, the number of streams and the system's limit of open files.
+    Args: those of :class:`OpenReaders`.
     """
 
     def __init__(self, source: Source, *, live: int = 0, capacity: int | None = None) -> None:
-        self._source = source
-        self._capacity = _default_capacity(source, live) if capacity is None else capacity
+        super().__init__(source, live=live, capacity=capacity)
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
-        # Else a reader is closed right after use.
-        self._keeps_open = all(stream.cache.limit_bytes is None for stream in source.streams)
-        self._open: OrderedDict[int, tuple[ShardReader, CachedFile | None]] = OrderedDict()
-        self._lent: Mapping[int, ShardReader] = {}
-        self._heads: OrderedDict[int, ShardHead] = OrderedDict()
-        self._heads_nbytes = 0
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read and decode samples, given by number, in that order; each shard is visited once."""
@@ -96,85 +65,6 @@ class ShardPool:
         shard = int(np.searchsorted(self._source.begins, sample, side="right")) - 1
         with self.reader(shard) as reader:
             return reader.sample(sample - int(self._source.begins[shard]))
-
-    @contextlib.contextmanager
-    def reader(self, shard: int) -> Iterator[ShardReader]:
-        """Lend the reader of a shard, which is fetched first if need be."""
-        if shard in self._lent:
-            yield self._lent[shard]
-            return
-        entry = self._open.get(shard)
-        if entry is not None:
-            self._open.move_to_end(shard)
-            yield entry[0]
-            return
-        reader, held, keep = self._open_shard(shard)
-        if not keep:
-            try:
-                yield reader
-            finally:
-                _close(reader, held)
-            return
-        self._open[shard] = (reader, held)
-        while len(self._open) > self._capacity:
-            self.close_shard(next(iter(self._open)))
-        yield reader
-
-    @contextlib.contextmanager
-    def using(self, readers: Mapping[int, ShardReader]) -> Iterator[None]:
-        """Take these readers for the shards of these numbers until the block ends."""
-        self._lent = readers
-        try:
-            yield
-        finally:
-            self._lent = {}
-
-    def close_shard(self, shard: int) -> None:
-        """Close one shard, if it is open."""
-        entry = self._open.pop(shard, None)
-        if entry is not None:
-            _close(*entry)
-
-    def close(self) -> None:
-        """Close all shards."""
-        for shard in list(self._open):
-            self.close_shard(shard)
-
-    def _open_shard(self, shard: int) -> tuple[ShardReader, CachedFile | None, bool]:
-        stream, number = self._source.stream_of(shard)
-        info = stream.index.shards[number]
-        check = stream.sample_check(number)
-        blob = stream.blob_of(info)
-        held = None if blob is None else stream.cache.open(blob)
-        try:
-            path = stream.path_in_place(info) if held is None else held.path
-            # A file in memory has no path: its descriptor is read.
-            descriptor = None if held is None or stream.cache.is_shared else os.dup(held.fileno())
-            reader = ShardReader(
-                path,
-                info,
-                self._source.decoder(info.schema),
-                first_sample_id=int(self._source.begins[shard]),
-                descriptor=descriptor,
-                check=check,
-                known=self._heads.get(shard),
-            )
-        except BaseException:
-            if held is not None:
-                held.close()
-            raise
-        self._remember(shard, reader.head)
-        return reader, held, blob is None or stream.cache.limit_bytes is None
-
-    def _remember(self, shard: int, head: ShardHead) -> None:
-        gone = self._heads.pop(shard, None)
-        self._heads[shard] = head
-        self._heads_nbytes += head.nbytes - (0 if gone is None else gone.nbytes)
-        while len(self._heads) > _MOST_HEADS or self._heads_nbytes > _HEADS_NBYTES:
-            eldest, gone = self._heads.popitem(last=False)
-            self._heads_nbytes -= gone.nbytes
-            if len(self._open) > MAX_OPEN_SHARDS:
-                self.close_shard(eldest)
 
     def _one_by_one(self, samples: NDArray[np.int64]) -> list[dict[str, Any]] | None:
         """Decode few samples of each of several open shards in their own order, so that none has to be visited.
@@ -316,14 +206,6 @@ class ShardPool:
         return merge(parts, order, bounds)
 
 
-def _close(reader: ShardReader, held: CachedFile | None) -> None:
-    try:
-        reader.close()
-    finally:
-        if held is not None:
-            held.close()
-
-
 def _samples_of(reader: ShardReader, rows: NDArray[np.int64]) -> list[dict[str, Any]]:
     return reader.samples(rows)
 
@@ -342,33 +224,6 @@ def _decode_columns(
     decoder: SampleDecoder, joined: Buffer, begins: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> dict[str, Any]:
     return decoder.columns_of(joined, begins, ends)
-
-
-def _default_capacity(source: Source, live: int) -> int:
-    """Give the number of shards to keep open: 256, more where more are live, fewer where few files may be open."""
-    files = most_open_files()
-    # An open shard takes up to three: its file, its map's, and the one that holds it in the cache.
-    least = max(1, min(MAX_OPEN_SHARDS, files // 4))
-    # Half as many again as are live: where some end, those that follow are open before these are closed.
-    wanted = min(max(_OPEN_PER_STREAM * len(source.streams), live + live // 2), source.num_shards)
-    capacity = max(least, min(wanted, _MOST_OPEN_SHARDS, files // 8))
-    if capacity < min(live, _MOST_OPEN_SHARDS):
-        _say_how_few(capacity, live, files)
-    return capacity
-
-
-@functools.lru_cache
-def _say_how_few(capacity: int, live: int, files: int) -> None:
-    """Say it once."""
-    logger.warning(
-        "batches are mixed from about %d shards at a time; this process may have %d files open, so %d shards are kept "
-        "open and the others opened again and again, which takes several times the CPU: raise the limit, as with "
-        "ulimit -n %d",
-        live,
-        files,
-        capacity,
-        8 * min(live + live // 2, _MOST_OPEN_SHARDS),
-    )
 
 
 class PoolHere:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
-from streamshard.dataset import feed, pool
+from streamshard.dataset import feed, open_readers
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
 from streamshard.read import head
@@ -427,7 +427,7 @@ def test_the_pool_keeps_no_more_shards_open_than_it_may(tmp_path: Path) -> None:
     assert shards.sample(17) == {"number": 17}
     shards.close()
     assert not shards._open
-    assert pool.MAX_OPEN_SHARDS == 256
+    assert open_readers.MAX_OPEN_SHARDS == 256
 
 
 @pytest.mark.parametrize("ids", [[], [5], [5, 5], [122, 0, 61, 0]])
@@ -474,7 +474,7 @@ def test_more_shards_are_kept_open_where_more_are_live_within_the_limits_of_the_
 ) -> None:
     streams = [Stream(local=write_numbers(tmp_path / f"{number}", [1] * 8)) for number in range(3)]
     source = StreamingDataset(streams=streams)._source
-    monkeypatch.setattr(pool, "MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr(open_readers, "MAX_OPEN_SHARDS", 2)
     for files, live, kept in (
         (1 << 20, 0, 9),
         (1 << 20, 10, 15),
@@ -483,7 +483,7 @@ def test_more_shards_are_kept_open_where_more_are_live_within_the_limits_of_the_
         (40, 0, 5),
         (8, 0, 2),
     ):
-        monkeypatch.setattr(pool, "most_open_files", lambda files=files: files)
+        monkeypatch.setattr(open_readers, "most_open_files", lambda files=files: files)
         assert ShardPool(source, live=live)._capacity == kept
     assert not caplog.records
     for _ in range(2):
@@ -529,8 +529,8 @@ def test_shards_that_are_opened_again_are_not_checked_again(
     assert len(parsed) == len(SIZES)
     assert shards._heads_nbytes == sum(each.nbytes for each in shards._heads.values()) == 4 * (123 + 13)
     # Beyond the budget the eldest are forgotten, and those of them that are open are closed, all but a few.
-    monkeypatch.setattr(pool, "_HEADS_NBYTES", 200)
-    monkeypatch.setattr(pool, "MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr(open_readers, "_HEADS_NBYTES", 200)
+    monkeypatch.setattr(open_readers, "MAX_OPEN_SHARDS", 2)
     shards = ShardPool(source, capacity=9)
     assert numbers(shards.samples(ids)) == ids.tolist()
     assert shards._heads_nbytes == sum(each.nbytes for each in shards._heads.values()) <= 200

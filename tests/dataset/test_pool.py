@@ -64,7 +64,7 @@ def test_no_more_files_are_open_than_a_process_may_have(
     with MDSWriter(out=tmp_path / "set", columns={"n": "int"}, samples_per_shard=1) as writer:
         for number in range(100):
             writer.write({"n": number})
-    monkeypatch.setattr("streamshard.dataset.pool.most_open_files", lambda: 64)
+    monkeypatch.setattr("streamshard.dataset.open_readers.most_open_files", lambda: 64)
     places = (
         {"remote": tmp_path / "set", "local": tmp_path / "kept"} if fetched else {"local": tmp_path / "set"}
     )
@@ -185,8 +185,8 @@ def test_many_samples_are_read_shard_by_shard_where_maps_alone_do_not_do(
     assert_many_come(ShardPool(pool_of(directory)._source, capacity=2))
     assert len(reads) == 4 * shards
     with monkeypatch.context() as few:
-        few.setattr("streamshard.dataset.pool.MAX_OPEN_SHARDS", 1)
-        few.setattr("streamshard.dataset.pool._MOST_HEADS", 2)
+        few.setattr("streamshard.dataset.open_readers.MAX_OPEN_SHARDS", 1)
+        few.setattr("streamshard.dataset.open_readers._MOST_HEADS", 2)
         # Shards are closed while others are opened.
         assert_many_come(ShardPool(pool_of(directory)._source, capacity=99))
     assert len(reads) == 6 * shards
