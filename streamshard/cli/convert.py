@@ -199,13 +199,8 @@ def command(
     from streamshard.convert import job
     from streamshard.convert.conditions import parse_where
     from streamshard.convert.fetch_limits import FetchLimits
-    from streamshard.convert.options import (
-        ConvertOptions,
-        parse_costs,
-        parse_max_errors,
-        parse_pairs,
-        parse_size_limit,
-    )
+    from streamshard.convert.option_texts import parse_max_errors, parse_pairs, parse_size_limit
+    from streamshard.convert.options import ConvertOptions
     from streamshard.convert.progress import SilentProgress
     from streamshard.convert.splits import parse_splits
     from streamshard.convert.tokenizing import parse_tokenize
@@ -227,10 +222,12 @@ def command(
             sources=sources,
             size_limit=parse_size_limit(size_limit),
             hashes=tuple(name for name in hashes if name != "none"),
-            costs=parse_costs(costs),
+            costs=parse_pairs(costs, "--cost", "NAME=KEY, such as tokens=num_tokens", first=True),
             columns=parse_pairs(columns, "--column", "NAME=ENCODING, such as label=int32"),
             rename=parse_pairs(rename, "--rename", "KEY=NAME, such as text=caption"),
-            recipe_options=_recipe_options(recipe_options),
+            recipe_options=parse_pairs(
+                recipe_options, "--option", "NAME=VALUE, such as root=/data", first=True
+            ),
             where=parse_where(where),
             tokenize=parse_tokenize(tokenize),
             fetch=FetchLimits.parse(fetch_limits, private=fetch_private) if fetch else None,
@@ -272,13 +269,6 @@ def command(
                 say(line)
     if dry_run and summaries[""].skipped and options.on_error == "raise":
         raise click.exceptions.Exit(1)
-
-
-def _recipe_options(texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    for text in texts:
-        if "=" not in text:
-            raise ValueError(f"--option {text}: expected NAME=VALUE, such as root=/data")
-    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamshard._sizes import parse_bytes
 from streamshard.convert.conditions import Condition
 from streamshard.convert.fetch_limits import FetchLimits
 from streamshard.convert.resizing import Resizing
@@ -326,53 +325,8 @@ class ConvertOptions:
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def parse_costs(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """``["tokens=num_tokens"]`` → ``(("tokens", "num_tokens"),)``.
-
-    Raises:
-        ValueError: a text without ``=``.
-    """
-    for text in texts:
-        if "=" not in text:
-            raise ValueError(f"--cost {text}: expected NAME=KEY, such as tokens=num_tokens")
-    return tuple((text.partition("=")[0], text.partition("=")[2]) for text in texts)
-
-
-def parse_max_errors(text: str) -> int | float:
-    """``"100"`` → 100; ``"1%"`` → 0.01.
-
-    Raises:
-        ValueError: neither.
-    """
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else int(text)
-    except ValueError:
-        raise ValueError(f"--max-errors {text}: expected a number or a share, such as 100 or 1%") from None
-
-
-def parse_pairs(texts: Sequence[str], option: str, example: str) -> tuple[tuple[str, str], ...]:
-    """``["a=int32"]`` → ``(("a", "int32"),)``; the last ``=`` parts, since keys may have some.
-
-    Raises:
-        ValueError: a text without ``=``.
-    """
-    for text in texts:
-        if "=" not in text:
-            raise ValueError(f"{option} {text}: expected {example}")
-    return tuple((text.rpartition("=")[0], text.rpartition("=")[2]) for text in texts)
-
-
 def _keys_of(costs: Sequence[tuple[str, str]], name: str) -> str:
     return " and ".join(repr(key) for cost, key in costs if cost == name)
-
-
-def parse_size_limit(text: str) -> int | None:
-    """``"64mb"`` → 67108864; ``"none"`` → ``None``.
-
-    Raises:
-        ValueError: not a size.
-    """
-    return None if text.strip().lower() == "none" else parse_bytes(text, name="size_limit")
 
 
 def usable_cpus() -> int:

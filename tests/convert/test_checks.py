@@ -10,7 +10,8 @@ import pytest
 
 from streamshard import LocalDataset
 from streamshard.convert import job
-from streamshard.convert.options import ConvertOptions, parse_max_errors
+from streamshard.convert.option_texts import parse_max_errors
+from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
 from tests.support.jsonl_inputs import files_of, picture, run, write_lines
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from streamshard import LocalDataset, MDSWriter
-from streamshard.convert.options import ConvertOptions, parse_size_limit
+from streamshard.convert.option_texts import parse_size_limit
+from streamshard.convert.options import ConvertOptions
 from streamshard.convert.rows import permutation
 from tests.convert.test_tar_inputs import write_tar
 from tests.support.jsonl_inputs import converted, files_of, run, shards_of, write_lines
