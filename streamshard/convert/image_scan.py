@@ -9,11 +9,16 @@ from streamshard.convert.files import file_type
 from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, sniff_format
 from streamshard.convert.located import digest_of
 from streamshard.convert.places import Located, is_web_url
-from streamshard.convert.problems import RecordProblem
+from streamshard.convert.problems import UNREADABLE_IMAGE, RecordProblem
 from streamshard.convert.references import Embedded, Reference
 from streamshard.convert.supply import ImageSupply, Supplied, named_problem
+from streamshard.errors import ConvertError
 
 _REMEMBERED_IMAGES = 1 << 16
+_NO_MEMORY = (
+    "this machine has not the memory to decode it: use fewer --workers, or have images of so many pixels refused with a"
+    " smaller --max-image-pixels; the same command goes on from here"
+)
 
 
 class CheckedImage(NamedTuple):
@@ -95,6 +100,9 @@ class ImageScan:
         except RecordProblem as problem:
             self._supply.drop(image, self._root)
             return named_problem(problem, image)
+        except MemoryError as error:
+            # It says something of this machine, not of the file, which therefore is no bad one.
+            raise ConvertError(str(named_problem(RecordProblem(UNREADABLE_IMAGE, _NO_MEMORY), image))) from error
 
     def _looked_at(self, image: Located | Embedded, supplied: Supplied) -> CheckedImage:
         content, source_nbytes, facts = supplied

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 from streamshard.convert.copies import CopiedProcess, may_copy
 from streamshard.convert.places import forget_stores
 from streamshard.convert.scan import Advance
-from streamshard.convert.worker import DONE, FAILED, FUNCTIONS, PROGRESS
+from streamshard.convert.worker import DONE, FAILED, PROGRESS, run_task
 from streamshard.errors import ConvertError, StreamshardError
 
 _DIED = "died"
@@ -69,7 +69,7 @@ class Workers:
         """
         if min(self._num_workers, len(tasks)) <= 1:
             for task in tasks:
-                finished(FUNCTIONS[function](task, advance))
+                finished(run_task(function, task, advance))
             return
         while len(self._running) < min(self._num_workers, len(tasks)):
             self._running.append(_Worker())

@@ -26,6 +26,7 @@ from streamshard.convert.shards import WriteTask, write_planned_shard
 from streamshard.convert.sources import TAR, Source
 from streamshard.convert.staging import StageTask, stage_input
 from streamshard.convert.supply import ImageSettings
+from streamshard.convert.worker import out_of_memory
 from streamshard.errors import ConvertError
 from streamshard.storage.opening import is_local
 
@@ -87,6 +88,8 @@ def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
     except AbsentFilesError:
         return Outcome(absent=True)
     except Exception as error:  # noqa: BLE001 it is raised again in the driver
+        if isinstance(error, MemoryError):
+            error = ConvertError(out_of_memory(task.label))
         text = "".join(traceback.format_exception(error))
         folder = files.unseen_folder(str(error))
         if folder is not None:

@@ -65,6 +65,8 @@ class Resizing:
                 return content, facts
             try:
                 made, kind = self._encoded(image, facts.format, scaled=scaled, lossy=lossy)
+            except MemoryError:
+                raise  # says something of this machine, not of the file
             # Pillow's encoders raise ValueError, OSError, KeyError, struct.error, …: whatever it is, no file came out.
             except Exception as error:
                 raise RecordProblem(

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from streamshard.convert.scan import Advance, scan_chunk
 from streamshard.convert.shards import write_planned_shard
 from streamshard.convert.staging import stage_input
+from streamshard.errors import ConvertError
 
 FUNCTIONS: dict[str, Callable[[Any, Advance], int]] = {
     "stage": stage_input,
@@ -30,6 +31,26 @@ PROGRESS, DONE, FAILED = "progress", "done", "failed"
 _SECONDS_BETWEEN_REPORTS = 0.1
 # Records hold no circles, and dozens of them wait at a time.
 _OBJECTS_BETWEEN_COLLECTIONS = 10_000
+
+
+def run_task(name: str, task: Any, advance: Advance) -> int:
+    """Carry out a unit of work.
+
+    Raises:
+        ConvertError: the memory of this machine did not suffice for it, among other things.
+    """
+    try:
+        return FUNCTIONS[name](task, advance)
+    except MemoryError as error:
+        raise ConvertError(out_of_memory(task.label)) from error
+
+
+def out_of_memory(label: str) -> str:
+    """What to say where memory ran out in a unit of work."""
+    return (
+        f"no memory was left while {label}: use fewer --workers or a smaller --size-limit; the same command goes on from"
+        " here"
+    )
 
 
 class Reports:
@@ -79,7 +100,7 @@ def main() -> None:
     while (task := received.get()) is not None:
         name, argument = task
         try:
-            result = FUNCTIONS[name](argument, reports.advance)
+            result = run_task(name, argument, reports.advance)
         except Exception as error:  # noqa: BLE001 it is raised again in the parent
             send(FAILED, *_portable(error))
         else:

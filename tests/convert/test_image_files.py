@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, features
+from PIL import Image, ImageFile, features
 
 from streamshard import LocalDataset
 from streamshard.convert.images import sniff_format
@@ -240,3 +240,20 @@ def test_an_image_that_is_a_program_is_refused_and_not_run(
     run(source, tmp_path / "B", check=False)
     with pytest.raises(FormatError, match="would run Ghostscript"):
         LocalDataset(str(tmp_path / "B"))[0]
+
+
+@pytest.mark.parametrize(("step", "options"), [("load", {}), ("resize", {"max_side": 4}), ("save", {"max_side": 4})])
+def test_an_image_that_memory_does_not_suffice_for_is_no_bad_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, options: dict[str, Any]
+) -> None:
+    source = _source(tmp_path, "a.png", picture(), line=2)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageFile.ImageFile if step == "load" else Image.Image, step, fail)
+        with pytest.raises(ConvertError, match=r"image 'a\.png': this machine has not the memory"):
+            run(source, tmp_path / "A", on_error="skip", **options)
+    summary = run(source, tmp_path / "A", on_error="skip", **options)
+    assert (summary.samples, summary.skipped) == (2, {})

@@ -8,16 +8,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamshard.convert import copies, processes
+from streamshard.convert import copies, processes, worker
 from streamshard.convert.processes import Workers
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import Source
 from streamshard.convert.supply import ImageSettings
 from streamshard.convert.worker import Reports
+from streamshard.errors import ConvertError
+from tests.support.jsonl_inputs import run, write_lines
 
 
 def _scan(path: Path, target: Path) -> ScanTask:
@@ -176,3 +179,18 @@ def test_reports_add_up() -> None:
     assert sum(nbytes for nbytes, _ in sent) == 3000
     assert sum(samples for _, samples in sent) == 1000
     assert len(sent) < 50
+
+
+def test_a_task_that_runs_out_of_memory_says_what_it_was_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"id": 1}])
+
+    def fail(*_: Any) -> int:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setitem(worker.FUNCTIONS, "write", fail)
+        with pytest.raises(ConvertError, match="no memory was left while writing shard.* fewer --workers"):
+            run(source, tmp_path / "A")
+    assert run(source, tmp_path / "A").samples == 1
