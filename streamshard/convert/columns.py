@@ -287,6 +287,11 @@ def _encoding(name: str, key: KeySummary, num_records: int) -> str:
         (BYTES_LIST, NULL | EMPTY_LIST, "list[bytes]"),
     ):
         if key.kinds & binary:
+            if key.kinds & BYTES and key.kinds & BYTES_LIST:
+                raise ConvertError(
+                    f"key {name!r} holds one piece of binary in some records and a list of it in others; make a list of"
+                    f" each in the input, or leave the key out with --drop {name}"
+                )
             if key.kinds & ~(binary | empty):
                 raise ConvertError(
                     f"key {name!r} holds binary in some records and other values in others; mend the input, or leave"

@@ -48,8 +48,8 @@ def run_task(name: str, task: Any, advance: Advance) -> int:
 def out_of_memory(label: str) -> str:
     """What to say where memory ran out in a unit of work."""
     return (
-        f"no memory was left while {label}: use fewer --workers or a smaller --size-limit; the same command goes on from"
-        " here"
+        f"no memory was left while {label}: use fewer --workers or a smaller --size-limit; the same command goes on"
+        " from here"
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamshard.errors import SampleError
 from streamshard.format.encodings import parse_encoding
+from streamshard.write.arrow_times import counted, has_nanoseconds, text_maker
 
 _SCALARS = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
@@ -45,31 +46,36 @@ def encoding_of(kind: Any) -> str:
 
 
 def python_values(column: Any) -> list[Any]:
-    """The values of an Arrow array, maps as dicts, at any depth."""
-    values: list[Any] = column.to_pylist()
-    change = _map_changer(column.type)
+    """The values of an Arrow array; at any depth, maps as dicts, and times in nanoseconds as text."""
+    kind = column.type
+    change = _changer(kind)
+    values: list[Any] = (column.cast(counted(kind)) if has_nanoseconds(kind) else column).to_pylist()
     return values if change is None else [change(value) for value in values]
 
 
-def _map_changer(kind: Any) -> Callable[[Any], Any] | None:
-    """What makes dicts of the pairs that Arrow gives for maps; None where there are none in the type."""
+def _changer(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes dicts of the pairs that Arrow gives for maps, and text of counted nanoseconds; None without any."""
     name = str(kind)
-    if "map<" not in name:
+    if "map<" not in name and not has_nanoseconds(kind):
         return None
     if name.startswith("map<"):
-        inner = _map_changer(kind.item_type)
-        return lambda pairs: (
-            None if pairs is None else {key: item if inner is None else inner(item) for key, item in pairs}
-        )
+        key, item = _changer(kind.key_type) or _same, _changer(kind.item_type) or _same
+        return lambda pairs: None if pairs is None else {key(each): item(value) for each, value in pairs}
     if name.startswith("struct<"):
-        fields = {field.name: change for field in kind if (change := _map_changer(field.type)) is not None}
+        fields = {field.name: change for field in kind if (change := _changer(field.type)) is not None}
         return lambda row: (
             None
             if row is None
             else {key: fields[key](item) if key in fields else item for key, item in row.items()}
         )
-    inner = _map_changer(kind.value_type)
-    return lambda items: None if items is None or inner is None else [inner(item) for item in items]
+    if "<" not in name:
+        return text_maker(kind)
+    inner = _changer(kind.value_type) or _same
+    return lambda items: None if items is None else [inner(item) for item in items]
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def row_converter(columns: Mapping[str, str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

@@ -242,7 +242,9 @@ def test_an_image_that_is_a_program_is_refused_and_not_run(
         LocalDataset(str(tmp_path / "B"))[0]
 
 
-@pytest.mark.parametrize(("step", "options"), [("load", {}), ("resize", {"max_side": 4}), ("save", {"max_side": 4})])
+@pytest.mark.parametrize(
+    ("step", "options"), [("load", {}), ("resize", {"max_side": 4}), ("save", {"max_side": 4})]
+)
 def test_an_image_that_memory_does_not_suffice_for_is_no_bad_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, options: dict[str, Any]
 ) -> None:

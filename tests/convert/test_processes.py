@@ -191,6 +191,6 @@ def test_a_task_that_runs_out_of_memory_says_what_it_was_doing(
 
     with monkeypatch.context() as patch:
         patch.setitem(worker.FUNCTIONS, "write", fail)
-        with pytest.raises(ConvertError, match="no memory was left while writing shard.* fewer --workers"):
+        with pytest.raises(ConvertError, match=r"no memory was left while writing shard.* fewer --workers"):
             run(source, tmp_path / "A")
     assert run(source, tmp_path / "A").samples == 1

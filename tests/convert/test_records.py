@@ -95,3 +95,21 @@ def test_rows_that_cannot_be_stored_are_named(tmp_path: Path, rows: Any, words: 
     # Rows are kept for a run that a rerun can go on from, and for no other.
     work = tmp_path / "A" / ".streamshard-convert"
     assert work.with_name(f"{work.name}-rows").exists() == work.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([b"a", [b"b"]], "'v' holds one piece of binary in some records and a list of it in others; make a list"),
+        ([[b"b"], b"a", None], "make a list of each in the input, or leave the key out with --drop v"),
+        ([b"a", "b"], "'v' holds binary in some records and other values in others"),
+        ([[b"a"], ["b"]], "'v' holds binary in some records and other values in others"),
+        ([[b"a", None]], "binary inside a nested value"),
+    ],
+)
+def test_binary_beside_what_cannot_share_its_column_is_refused(
+    tmp_path: Path, rows: list[Any], text: str
+) -> None:
+    with pytest.raises(ConvertError) as caught:
+        convert_records([{"v": value} for value in rows], tmp_path / "A", workers=1)
+    assert text in str(caught.value)
