@@ -41,6 +41,7 @@ class Findings:
         self.file_like: Counter[str] = Counter()
         self.media: Counter[str] = Counter()
         self.met: set[str] = set()
+        self.differing_classes: list[str] = []
         self.tars = False
         self.held: list[tuple[Source, str, int]] = []
         self._tagged = 0
@@ -126,6 +127,7 @@ class Findings:
                 f"{number} of {num_records} records have images and no <image> tag, while others have one"
                 f" (first: {place})"
             )
+        found += self.differing_classes
         named = [("--drop", key) for key in self._options.drop]
         named += [("--rename", key) for key, _ in self._options.rename]
         found += [f"{option} {key}: no record has this key" for option, key in named if key not in self.met]

@@ -102,7 +102,9 @@ class ImageScan:
             return named_problem(problem, image)
         except MemoryError as error:
             # It says something of this machine, not of the file, which therefore is no bad one.
-            raise ConvertError(str(named_problem(RecordProblem(UNREADABLE_IMAGE, _NO_MEMORY), image))) from error
+            raise ConvertError(
+                str(named_problem(RecordProblem(UNREADABLE_IMAGE, _NO_MEMORY), image))
+            ) from error
 
     def _looked_at(self, image: Located | Embedded, supplied: Supplied) -> CheckedImage:
         content, source_nbytes, facts = supplied

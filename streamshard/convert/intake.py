@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +23,15 @@ from streamshard.storage.opening import is_local
 
 
 class Scanned(NamedTuple):
-    """The sources in order, what is settled before records are read, and for each source the files of its chunks."""
+    """The sources in order, what is settled before records are read, and for each source the files of its chunks.
+
+    ``class_names`` are those that each source gives, which has them no longer.
+    """
 
     sources: list[Source]
     shaping: Shaping
     chunks: list[list[Path]]
+    class_names: list[Mapping[str, Sequence[str]]]
 
 
 class Intake:
@@ -54,9 +59,11 @@ class Intake:
         Raises:
             ConvertError, StorageError: an input that cannot be read.
         """
-        sources = self._stage_all()
+        staged = self._stage_all()
+        names = [source.class_names for source in staged if source.class_names]
+        sources = [replace(source, class_names={}) if source.class_names else source for source in staged]
         shaping = settled_shaping(sources, self._options)
-        return Scanned(sources, shaping, self._scan(sources, shaping))
+        return Scanned(sources, shaping, self._scan(sources, shaping), names)
 
     def _stage_all(self) -> list[Source]:
         folder = self._journal.directory / "sources"

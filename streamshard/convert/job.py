@@ -238,10 +238,8 @@ class _Job:
         ).scanned()
 
     def _planned(self, workers: Engine) -> Plan:
-        sources, shaping, chunks = self._scan_all(workers) if self._scanned is None else self._scanned()
-        return make_plan(
-            self._journal.directory, sources, chunks, self._options, shaping.declared, self._base
-        )
+        scanned = self._scan_all(workers) if self._scanned is None else self._scanned()
+        return make_plan(self._journal.directory, scanned, self._options, self._base)
 
     @property
     def kept_images(self) -> Path:

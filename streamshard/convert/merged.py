@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from streamshard.convert.class_names import (
+    CLASS_NAMES_KEY,
+    ClassNames,
+    agreed_names,
+    difference,
+    names_in_facts,
+    renamed,
+)
 from streamshard.convert.columns import (
     EMPTY_LIST,
     NULL,
@@ -59,6 +67,7 @@ class MergedScan:
         self._image_names: Counter[str] = Counter()
         self._image_formats: dict[str, Counter[str]] = {}
         self._num_texts = 0
+        self._class_names: ClassNames = {}
         self._digests = JobDigests(0)
 
     def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
@@ -276,6 +285,25 @@ class MergedScan:
         compared = nbytes != np.uint64(NOT_COMPARED)
         self._digests.add_images(chunk.array("record_hashes")[compared], nbytes[compared].astype(np.int64))
 
+    def take_class_names(
+        self, given: Sequence[Mapping[str, Sequence[str]]], facts: Mapping[str, Any]
+    ) -> None:
+        """Keep the names of classes that the sources give; ``facts`` are those of the dataset that is added to."""
+        rename = dict(self._options.rename)
+        names, differing = agreed_names([renamed(each, self._options.drop, rename) for each in given])
+        self._class_names = {
+            column: mine
+            for column, mine in names.items()
+            if column in self.keys or column.partition(".")[0] in self.keys
+        }
+        there = names_in_facts(facts)
+        differing += [
+            difference(column, there[column], mine, self._options.out, "what is added")
+            for column, mine in self._class_names.items()
+            if there.get(column, mine) != mine
+        ]
+        self.findings.differing_classes = differing
+
     def token_facts(self) -> dict[str, Any]:
         """What is said of each column of tokens."""
         return {column.column: column.to_json() for column in token_columns(self._options.tokenize)}
@@ -301,6 +329,7 @@ class MergedScan:
             "images": {key: found for key, found in formats.items() if key not in options.file_keys},
             **({"files": files} if files and options.part is None else {}),
             **({TOKENS_KEY: tokens} if tokens else {}),
+            **({CLASS_NAMES_KEY: self._class_names} if self._class_names else {}),
         }
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
 from streamshard.write.append import Base
+
+if TYPE_CHECKING:
+    from streamshard.convert.intake import Scanned
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +120,32 @@ class Plan:
 
 def make_plan(
     directory: Path,
-    sources: Sequence[Source],
-    chunks: Sequence[Sequence[Path]],
+    scanned: Scanned,
     options: ConvertOptions,
-    declared: Mapping[str, str],
     base: Base | None = None,
 ) -> Plan:
     """Merge the scanned chunks of each source into a plan, and save it.
 
     Args:
         directory: the work directory.
-        sources: the inputs in order.
-        chunks: for each source, the files of its chunks in order.
+        scanned: the inputs in order, with all that was found in them.
         options: of the conversion.
-        declared: column → encoding, where they were settled before the scan.
         base: the dataset that is added to.
 
     Raises:
         ConvertError: records that cannot be converted (unless they are to be skipped), no records at all,
             names that clash, too many columns.
     """
-    found = MergedScan(sources, chunks, options, directory / REJECTED_BASENAME)
+    found = MergedScan(scanned.sources, scanned.chunks, options, directory / REJECTED_BASENAME)
     with found.rejected, contextlib.closing(found.findings):
-        return _planned(found, directory, sources, options, declared, base)
+        return _planned(found, directory, scanned, options, base)
 
 
 def _planned(
     found: MergedScan,
     directory: Path,
-    sources: Sequence[Source],
+    scanned: Scanned,
     options: ConvertOptions,
-    declared: Mapping[str, str],
     base: Base | None,
 ) -> Plan:
     found.read_headings()
@@ -156,8 +154,13 @@ def _planned(
         raise ConvertError(found.nothing_text())
     found.refuse_unknown_costs()
     columns = plan_columns(
-        found.keys, found.image_columns(), found.num_records, json_rest=options.json_rest, declared=declared
+        found.keys,
+        found.image_columns(),
+        found.num_records,
+        json_rest=options.json_rest,
+        declared=scanned.shaping.declared,
     )
+    found.take_class_names(scanned.class_names, {} if base is None else base.index.facts)
     if base is not None:
         _refuse_other_columns(base, columns, found.token_facts())
     try:
@@ -167,14 +170,14 @@ def _planned(
     config = config_text(
         schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
     )
-    scanned = directory / "rows.scanned"
-    num_samples, payload_nbytes = found.write_rows(scanned, columns, MAX_SHARD_NBYTES - len(config) - 12)
+    unordered = directory / "rows.scanned"
+    num_samples, payload_nbytes = found.write_rows(unordered, columns, MAX_SHARD_NBYTES - len(config) - 12)
     found.refuse_problems()
     if not num_samples:
         raise ConvertError(found.nothing_text())
     if options.part is not None:
-        payload_nbytes = keep_part(scanned, options.part)
-        num_samples = len(open_rows(scanned))
+        payload_nbytes = keep_part(unordered, options.part)
+        num_samples = len(open_rows(unordered))
         if not num_samples:
             raise ConvertError(
                 f"{options.out}: a share of {options.part.end - options.part.begin:g} of {found.num_records} records"
@@ -182,15 +185,15 @@ def _planned(
             )
     rows = directory / "rows"
     if options.shuffle is None:
-        scanned.replace(rows)
+        unordered.replace(rows)
     else:
-        permute_file(scanned, rows, permutation(num_samples, options.shuffle))
-        scanned.unlink()
+        permute_file(unordered, rows, permutation(num_samples, options.shuffle))
+        unordered.unlink()
     begins = _cut(rows, len(config), options)
     plan = Plan(
         directory,
         columns,
-        tuple(sources),
+        tuple(scanned.sources),
         begins,
         found.extra(),
         tuple(found.findings.warnings(found.num_records, len(begins) - 1, columns.encodings())),

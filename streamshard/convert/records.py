@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from streamshard.convert.class_names import ClassNames, names_in_features
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, Spool
 from streamshard.convert.job import convert
 from streamshard.convert.journal import work_directory
@@ -52,8 +53,8 @@ def convert_records(
     checked = ConvertOptions(sources=(str(spool),), out=place, kind=ROWS, **options)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        columns = _spool(records, spool)
-        spool.with_suffix(COLUMNS_SUFFIX).write_text(json.dumps(columns), encoding="ascii")
+        columns, names = _spool(records, spool)
+        spool.with_suffix(COLUMNS_SUFFIX).write_text(json.dumps([columns, names]), encoding="ascii")
         # The time tells runs of the same rows from others: it is one of their content.
         stamp = _digest(spool, columns)
         os.utime(spool, ns=(stamp, stamp))
@@ -64,17 +65,18 @@ def convert_records(
             shutil.rmtree(folder)
 
 
-def _spool(records: Any, path: Path) -> dict[str, str]:
-    """Lay rows down; gives the columns whose encoding all rows agree on."""
+def _spool(records: Any, path: Path) -> tuple[dict[str, str], ClassNames]:
+    """Lay rows down; gives the columns whose encoding all rows agree on, and the names of classes."""
     if hasattr(records, "features") and hasattr(records, "with_format"):
         tables = records.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
-        return _spool_batches((batch for table in tables for batch in table.to_batches()), path)
+        columns, _ = _spool_batches((batch for table in tables for batch in table.to_batches()), path)
+        return columns, names_in_features(records.features.to_dict())
     if hasattr(records, "to_batches"):
         return _spool_batches(records.to_batches(max_chunksize=_ROWS_AT_ONCE), path)
-    return _spool_dicts(records, path)
+    return _spool_dicts(records, path), {}
 
 
-def _spool_batches(batches: Iterable[Any], path: Path) -> dict[str, str]:
+def _spool_batches(batches: Iterable[Any], path: Path) -> tuple[dict[str, str], ClassNames]:
     from streamshard.convert.forms.arrow import BatchTyping
 
     typing = BatchTyping()
@@ -88,7 +90,7 @@ def _spool_batches(batches: Iterable[Any], path: Path) -> dict[str, str]:
                 )
             except (TypeError, ValueError) as error:
                 raise ConvertError(f"the table holds a value that cannot be stored: {error}") from None
-    return typing.declared()
+    return typing.declared(), typing.class_names
 
 
 def _spool_dicts(records: Iterable[Mapping[str, Any]], path: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ class Source:
         before: how many records of the same input lie in front of this file.
         columns: column → encoding, where the input itself says so for every record.
         aside: another local file that records point into.
+        class_names: column → what its numbers stand for, where the input says so.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Source:
     before: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
     aside: str = ""
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_text(self) -> bool:
@@ -51,6 +53,7 @@ class Source:
         return [
             self.name, self.path, self.nbytes, self.image_folder,
             self.kind, self.unit, self.before, dict(self.columns), self.aside,
+            dict(self.class_names),
         ]  # fmt: skip
 
 

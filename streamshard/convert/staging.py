@@ -139,10 +139,12 @@ class _Staging:
     def _rows(self) -> Source:
         origin = self._origin
         path = Path(origin.location)
-        columns = json.loads(path.with_suffix(COLUMNS_SUFFIX).read_text(encoding="ascii"))
+        columns, names = json.loads(path.with_suffix(COLUMNS_SUFFIX).read_text(encoding="ascii"))
         nbytes = PackedForm(path).nbytes
         self._read(origin.nbytes)
-        return Source(origin.name, str(path), nbytes, origin.image_folder, PACKED, "row", 0, columns)
+        return Source(
+            origin.name, str(path), nbytes, origin.image_folder, PACKED, "row", 0, columns, class_names=names
+        )
 
     def _read(self, nbytes: int) -> None:
         self._advance(nbytes, 0)

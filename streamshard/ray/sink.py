@@ -99,9 +99,17 @@ def columns_of_dataset(dataset: Dataset) -> dict[str, str]:
         raise ValueError("columns: the dataset has no rows that tell its types; give column name → encoding")
     columns = {}
     for name, kind in zip(schema.names, schema.types, strict=True):
-        number = encoding_of(kind.value_type) if "Tensor" in type(kind).__name__ else ""
+        number = _number_of_tensor(kind) if "Tensor" in type(kind).__name__ else ""
         if number in SCALARS:
             columns[str(name)] = f"ndarray:{number}"
         else:
             columns[str(name)] = encoding_of(kind)
     return columns
+
+
+def _number_of_tensor(kind: Any) -> str:
+    """The encoding of a tensor's numbers, by what it is stored as: Ray's own names for it change with its releases."""
+    storage = kind.storage_type
+    if str(storage).startswith("struct<"):  # tensors of different shapes
+        storage = storage.field("data").type
+    return encoding_of(storage.value_type)

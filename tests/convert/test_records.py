@@ -100,7 +100,10 @@ def test_rows_that_cannot_be_stored_are_named(tmp_path: Path, rows: Any, words: 
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        ([b"a", [b"b"]], "'v' holds one piece of binary in some records and a list of it in others; make a list"),
+        (
+            [b"a", [b"b"]],
+            "'v' holds one piece of binary in some records and a list of it in others; make a list",
+        ),
         ([[b"b"], b"a", None], "make a list of each in the input, or leave the key out with --drop v"),
         ([b"a", "b"], "'v' holds binary in some records and other values in others"),
         ([[b"a"], ["b"]], "'v' holds binary in some records and other values in others"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamshard.convert.class_names import ClassNames, names_in_schema
 from streamshard.convert.forms.packed import PackedForm, Spool
 from streamshard.convert.sources import PACKED, Source
 from streamshard.errors import ConvertError, MissingDependencyError
@@ -101,6 +102,7 @@ def stage_table(task: StageTask, path: Path, spool: Path, advance: Callable[[int
         "row",
         task.before,
         typing.declared(),
+        class_names={} if task.before else typing.class_names,
     )
 
 
@@ -185,6 +187,7 @@ class BatchTyping:
     def __init__(self) -> None:
         self._pa = pa = _pyarrow()
         self._encodings: dict[str, str | None] = {}
+        self.class_names: ClassNames = {}
         self._is_scalar = {
             pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.int64(): "int",
             pa.uint8(): "uint8", pa.uint16(): "uint16", pa.uint32(): "uint32", pa.uint64(): "uint64",
@@ -196,6 +199,8 @@ class BatchTyping:
 
     def columns(self, batch: Any) -> list[Sequence[Any]]:
         found = []
+        if not self._encodings:
+            self.class_names = names_in_schema(batch.schema.metadata)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 values, encoding = self._values(column)

@@ -70,16 +70,29 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
         lines.flush()
         os.fsync(lines.fileno())
     unit = "image" if described is None else f"{described} row"
-    return Source(origin.name, str(target), target.stat().st_size, origin.image_folder, LINES, unit)
+    classes = _classes(_images(place)) if described is None else []
+    return Source(
+        origin.name,
+        str(target),
+        target.stat().st_size,
+        origin.image_folder,
+        LINES,
+        unit,
+        class_names={"label": classes} if classes else {},
+    )
 
 
 def _images(place: Place) -> list[str]:
     return [name for name in place.names() if name.lower().endswith(IMAGE_SUFFIXES)]
 
 
+def _classes(images: Sequence[str]) -> list[str]:
+    return sorted({name.partition("/")[0] for name in images if "/" in name})
+
+
 def _labelled(place: Place) -> Iterator[dict[str, Any]]:
     images = _images(place)
-    classes = sorted({name.partition("/")[0] for name in images if "/" in name})
+    classes = _classes(images)
     flat = any("/" not in name for name in images)
     if flat and classes:
         raise ConvertError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamshard.convert.class_names import CLASS_NAMES_KEY, names_in_facts
 from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.listing import Place
 from streamshard.convert.origins import Origin
@@ -29,7 +30,8 @@ def shard_origins(place: Place, storage_options: Mapping[str, Any] | None) -> li
         FormatError: a malformed index.
     """
     index = parse_index(place.read(INDEX_BASENAME), source=f"{place.name}/{INDEX_BASENAME}")
-    origins = []
+    names = names_in_facts(index.facts)
+    origins: list[Origin] = []
     present = set(place.names())
     for shard in index.shards:
         files = [file for file in (shard.raw, shard.compressed) if file is not None]
@@ -41,7 +43,10 @@ def shard_origins(place: Place, storage_options: Mapping[str, Any] | None) -> li
             raise ConvertError(
                 f"source {place.name!r}: {files[-1].basename} is in the index and not in the folder; copy it there"
             )
-        entry = json.dumps(json.loads(index_text([shard]))["shards"][0], sort_keys=True)
+        detail = json.loads(index_text([shard]))["shards"][0]
+        if names and not origins:  # once is enough
+            detail[CLASS_NAMES_KEY] = names
+        entry = json.dumps(detail, sort_keys=True)
         origins.append(place.origin(found, "mds", entry))
     return origins
 
@@ -54,7 +59,9 @@ def stage_shard(task: StageTask, advance: Callable[[int], None]) -> Source:
         StorageError: it cannot be read.
     """
     origin = task.origin
-    text = json.dumps({"version": 2, "shards": [json.loads(origin.detail)]}).encode()
+    detail = json.loads(origin.detail)
+    names = detail.pop(CLASS_NAMES_KEY, {})
+    text = json.dumps({"version": 2, "shards": [detail]}).encode()
     info = parse_index(text, source=origin.name).shards[0]
     path, is_ours = local_copy(task)
     if path.stat().st_size == info.raw.nbytes and not _is_compressed(origin, info):
@@ -76,7 +83,17 @@ def stage_shard(task: StageTask, advance: Callable[[int], None]) -> Source:
             continue  # a hash that this machine does not know
     advance(origin.nbytes)
     columns = dict(zip(info.schema.names, info.schema.encodings, strict=True))
-    return Source(origin.name, str(raw), info.raw.nbytes, origin.image_folder, MDS, "sample", 0, columns)
+    return Source(
+        origin.name,
+        str(raw),
+        info.raw.nbytes,
+        origin.image_folder,
+        MDS,
+        "sample",
+        0,
+        columns,
+        class_names=names,
+    )
 
 
 def _is_compressed(origin: Origin, info: ShardInfo) -> bool:
