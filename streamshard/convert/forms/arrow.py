@@ -204,7 +204,9 @@ class BatchTyping:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 values, encoding = self._values(column)
-            except ValueError as error:  # times between microseconds, inside nested values
+            except (
+                ValueError
+            ) as error:  # times that Python cannot hold, in views and dictionaries inside others
                 raise ConvertError(f"column {name!r}: {error}") from None
             if self._encodings.setdefault(name, encoding) != encoding:
                 self._encodings[name] = None
