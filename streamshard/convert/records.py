@@ -69,8 +69,9 @@ def _spool(records: Any, path: Path) -> tuple[dict[str, str], ClassNames]:
     """Lay rows down; gives the columns whose encoding all rows agree on, and the names of classes."""
     if hasattr(records, "features") and hasattr(records, "with_format"):
         tables = records.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE)
-        columns, _ = _spool_batches((batch for table in tables for batch in table.to_batches()), path)
-        return columns, names_in_features(records.features.to_dict())
+        columns, names = _spool_batches((batch for table in tables for batch in table.to_batches()), path)
+        # A selection may have lost what its schema said.
+        return columns, names or names_in_features(records.features and records.features.to_dict())
     if hasattr(records, "to_batches"):
         return _spool_batches(records.to_batches(max_chunksize=_ROWS_AT_ONCE), path)
     return _spool_dicts(records, path), {}
