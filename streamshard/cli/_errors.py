@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from streamshard.cli._streams import leave_unread
 from streamshard.cli._text import printable
 from streamshard.errors import StreamshardError
 
@@ -23,7 +22,7 @@ class NamedErrorCommand(click.Command):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_unread(ctx)
+            raise  # nobody reads: the group's to deal with, as for every command
         except (StreamshardError, OSError, ValueError) as error:
             click.echo(f"error: {_one_paragraph(error)}", err=True)
             ctx.exit(1)
