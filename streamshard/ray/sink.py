@@ -11,7 +11,7 @@ from ray.data.datasource import Datasink, WriteResult
 
 from streamshard.format.encodings import SCALARS
 from streamshard.write.arrow_values import encoding_of, row_converter
-from streamshard.write.parts import PartedDataset, WrittenPart, check_written
+from streamshard.write.parts import PartedDataset, WrittenPart
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -65,8 +65,8 @@ class MDSDatasink(Datasink):  # type: ignore[misc] # Ray's classes are not known
     def on_write_complete(self, write_result: WriteResult[WrittenPart | None]) -> None:
         """Publish the index over what the tasks that count have written."""
         self.on_write_start()
-        index = self._parts.commit([part for part in write_result.write_returns if part is not None])
-        check_written(index, int(write_result.num_rows), self._parts.out)
+        written = [part for part in write_result.write_returns if part is not None]
+        index = self._parts.commit(written, num_rows=int(write_result.num_rows))
         self._num_samples = index.num_samples
 
     def on_write_failed(self, error: Exception) -> None:

@@ -11,6 +11,7 @@ one that is slow, never meets the first. What no index names was never written.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import uuid
@@ -26,6 +27,8 @@ from streamshard.storage.store import Store
 from streamshard.write.destination import refuse_or_clear
 from streamshard.write.merge import Part, merge_parts, publish_index
 from streamshard.write.writer import MDSWriter
+
+logger = logging.getLogger(__name__)
 
 _LISTED = 3
 
@@ -114,14 +117,23 @@ class PartedDataset:
         index = open_store(place, storage_options=self.storage_options).read(INDEX_BASENAME)
         return WrittenPart(number, folder, index, writer.num_samples)
 
-    def commit(self, written: Sequence[WrittenPart], *, publish: bool = True) -> Index:
+    def commit(
+        self, written: Sequence[WrittenPart], *, num_rows: int | None = None, publish: bool = True
+    ) -> Index:
         """Publish one index over the parts, in the order of their numbers, and remove what other attempts left.
 
-        ``publish=False`` leaves the parts as datasets of their own; the index is given, not written.
+        What cannot be removed is told in the log: the dataset is complete without it.
+
+        Args:
+            written: one attempt at each part.
+            num_rows: of the whole dataset, if that is known.
+            publish: False leaves the parts as datasets of their own; the index is given, not written.
 
         Raises:
             ValueError: two attempts at the same part; samples that the indexes do not have.
             BlobNotFoundError: a shard that is not there, as where the writers did not see this directory.
+            StorageError: another number of samples than ``num_rows``; or, without an index over all, what other
+                attempts left cannot be removed and would be datasets, too.
         """
         ordered = sorted(written, key=lambda part: part.number)
         for before, part in pairwise(ordered):
@@ -138,18 +150,35 @@ class PartedDataset:
                 )
             parts.append(Part(part.folder, index))
         merged = merge_parts(parts)
+        if num_rows is not None and merged.num_samples != num_rows:
+            raise StorageError(
+                f"{self.out}: {merged.num_samples} samples were written of {num_rows} rows; the dataset would not be"
+                " complete"
+            )
         store = self._store()
         keys = store.list()
         self._refuse_lost(set(keys), merged)
-        if publish:
-            publish_index(store, merged)
-        self._remove(store, keys, kept={part.folder for part in written})
+        kept = {part.folder for part in written}
+        if not publish:
+            self._remove(store, keys, kept)
+            return merged
+        publish_index(store, merged)
+        try:
+            self._remove(store, keys, kept)
+        except StorageError as error:
+            logger.warning("%s is complete; left beside it is what other attempts wrote: %s", self.out, error)
         return merged
 
     def abandon(self) -> None:
-        """Remove what attempts of this run have left."""
-        store = self._store()
-        self._remove(store, store.list(), kept=set())
+        """Remove what this run has left, its index first. What cannot be removed is told in the log."""
+        try:
+            store = self._store()
+            keys = store.list()
+            if INDEX_BASENAME in keys and self.run.encode() in store.read(INDEX_BASENAME):
+                store.delete(INDEX_BASENAME)
+            self._remove(store, keys, kept=set())
+        except StorageError as error:  # on its way already is an error that says more
+            logger.warning("%s: left there is what was written before the failure: %s", self.out, error)
 
     def _store(self) -> Store:
         return open_store(self.out, storage_options=self.storage_options)
@@ -184,15 +213,3 @@ class PartedDataset:
             if path is not None:
                 # Files of a killed attempt that were not complete are not listed.
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def check_written(index: Index, num_rows: int | None, out: str) -> None:
-    """Compare the samples of a dataset with the rows that were to be written.
-
-    Raises:
-        StorageError: they differ.
-    """
-    if num_rows is not None and index.num_samples != num_rows:
-        raise StorageError(
-            f"{out}: {index.num_samples} samples were written of {num_rows} rows; the dataset is not complete"
-        )

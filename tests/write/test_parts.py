@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from streamshard import LocalDataset
-from streamshard.errors import BlobNotFoundError, SampleError, StorageError
+from streamshard.errors import AccessDeniedError, BlobNotFoundError, SampleError, StorageError
+from streamshard.storage.local_store import LocalStore
 from streamshard.write.arrow_values import encoding_of, python_values, row_converter
-from streamshard.write.parts import PartedDataset, check_written
+from streamshard.write.parts import PartedDataset
 
 
 def _rows(begin: int, end: int) -> list[dict[str, Any]]:
@@ -31,12 +32,12 @@ def test_parts_are_joined_in_their_order_whoever_wrote_them_when(tmp_path: Path)
     later, empty, first = parts.write(7, _rows(5, 9)), parts.write(3, []), parts.write(0, _rows(0, 5))
     assert empty is None
     assert not (tmp_path / "A" / "index.json").exists()
-    index = parts.commit([later, first])
+    with pytest.raises(StorageError, match="9 samples were written of 10 rows"):
+        parts.commit([later, first], num_rows=10)
+    assert not (tmp_path / "A" / "index.json").exists()
+    index = parts.commit([later, first], num_rows=9)
     assert [row["n"] for row in LocalDataset(str(tmp_path / "A"), validate_samples=True)] == list(range(9))
     assert index.num_samples == 9
-    check_written(index, 9, "A")
-    with pytest.raises(StorageError, match="9 samples were written of 10 rows"):
-        check_written(index, 10, "A")
 
 
 def test_other_attempts_are_removed_and_other_files_stay(tmp_path: Path) -> None:
@@ -56,8 +57,30 @@ def test_other_attempts_are_removed_and_other_files_stay(tmp_path: Path) -> None
         ["index.json", kept.folder, "part-000000-of-somebody"]
     )
     assert len(LocalDataset(str(out))) == 4
+    _dataset(out).abandon()  # of another run
+    assert len(LocalDataset(str(out))) == 4
     parts.abandon()
-    assert sorted(path.name for path in out.iterdir()) == ["index.json", "part-000000-of-somebody"]
+    assert [path.name for path in out.iterdir()] == ["part-000000-of-somebody"]
+
+
+def test_where_nothing_may_be_deleted_a_dataset_is_complete_and_an_error_stays_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(store: LocalStore, key: str) -> None:
+        raise AccessDeniedError(f"delete {store.url}/{key}: permission denied")
+
+    parts = _dataset(tmp_path / "A")
+    parts.begin(exist_ok=False)
+    _, kept = parts.write(0, _rows(0, 4)), parts.write(0, _rows(0, 4))
+    assert kept is not None
+    monkeypatch.setattr(LocalStore, "delete", refuse)
+    with pytest.raises(AccessDeniedError):  # each attempt is a dataset of its own
+        parts.commit([kept], publish=False)
+    parts.commit([kept])
+    assert [row["n"] for row in LocalDataset(str(tmp_path / "A"))] == [0, 1, 2, 3]
+    parts.abandon()
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert all("permission denied" in record.getMessage() for record in caplog.records)
 
 
 def test_a_failed_attempt_leaves_nothing(tmp_path: Path) -> None:
