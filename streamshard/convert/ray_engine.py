@@ -24,12 +24,13 @@ from streamshard.convert.plan import Plan
 from streamshard.convert.processes import Task, Workers, WorkerTracebackError
 from streamshard.convert.progress import Progress
 from streamshard.convert.ray_connection import Connection, cause_of, first_line
-from streamshard.convert.ray_files import FileServer, FilesOfJob, stamp_of, witnesses_of
+from streamshard.convert.ray_files import FileServer, FilesOfJob, Stamp, stamp_of, witnesses_of
 from streamshard.convert.ray_node import (
     Outcome,
     Sealed,
     clean_up,
     look_around,
+    other_version_text,
     paths_of,
     run_unit,
     tokenizers_of,
@@ -67,7 +68,7 @@ class RayEngine:
         self._name = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._staging = Workers(options.num_workers)
         self._server: Any = None
-        self._served: set[str] = set()
+        self._served: dict[str, Stamp] = {}
 
     def __enter__(self) -> RayEngine:
         self._connection.open()
@@ -232,7 +233,7 @@ class RayEngine:
         """Let nodes fetch what they do not see from an actor on this machine."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        if not set(files.stamps) <= self._served:
+        if not files.stamps.items() <= self._served.items():
             if self._server is None:
                 self._progress.note(
                     "nodes do not see the inputs; they are sent from this machine, once to each node"
@@ -240,7 +241,7 @@ class RayEngine:
             else:
                 self._ray.kill(self._server)
             here = self._ray.get_runtime_context().get_node_id()
-            self._served |= set(files.stamps)
+            self._served.update(files.stamps)
             self._server = (
                 self._ray.remote(FileServer)
                 .options(
@@ -250,7 +251,7 @@ class RayEngine:
                     max_task_retries=-1,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
                 )
-                .remote(sorted(self._served))
+                .remote(self._served)
             )
         return replace(files, server=self._server)
 
@@ -260,10 +261,7 @@ class RayEngine:
         for answer in self._connection.on_all_nodes(look_around, directory, self._token):
             node, version, trouble = answer
             if version != __version__:
-                raise ConvertError(
-                    f"node {node} of the Ray cluster has streamshard {version}, this one has {__version__}: install the"
-                    " same version on all nodes"
-                )
+                raise ConvertError(other_version_text(node, version, __version__))
             if trouble:
                 troubles.append(f"{node} {trouble}")
         if troubles:

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from streamshard import __version__
 from streamshard.errors import ConvertError, StorageError
 
 # Of a file that is sent, this much at a time.
@@ -75,6 +76,7 @@ class FilesOfJob:
         stamps: path → size and time, of each file that tasks read.
         folders: folder of images → some of its entries.
         server: sends files; None as long as no node has needed one.
+        version: of streamshard, at the driver.
     """
 
     name: str
@@ -83,6 +85,7 @@ class FilesOfJob:
     stamps: Mapping[str, Stamp]
     folders: Mapping[str, tuple[str, ...]]
     server: Server | None = field(default=None, repr=False)
+    version: str = __version__
 
     def scratch(self) -> Path:
         """The private folder of this job on this node."""
@@ -132,8 +135,6 @@ class FilesOfJob:
                 with part.open("wb") as file:
                     for begin in range(0, nbytes, _PIECE_NBYTES):
                         file.write(_served(self.server, path, begin, min(_PIECE_NBYTES, nbytes - begin)))
-                if part.stat().st_size != nbytes:
-                    raise StorageError(f"{path}: changed while it was sent to another node; run again")
                 part.replace(target)
         return target
 
@@ -191,15 +192,20 @@ def remove_scratch(name: str) -> None:
 
 
 class FileServer:
-    """Runs on the driver's node and gives pieces of the job's files, of no others."""
+    """Runs on the driver's node and gives pieces of the job's files, of no others, as long as they do not change."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = frozenset(paths)
+    def __init__(self, stamps: Mapping[str, Stamp]) -> None:
+        self._stamps = dict(stamps)
 
     def piece(self, path: str, begin: int, nbytes: int) -> bytes:
         """See :class:`Server`."""
-        if path not in self._paths:
+        stamp = self._stamps.get(path)
+        if stamp is None:
             raise StorageError(f"{path}: is no file of this job")
         with Path(path).open("rb") as file:
             file.seek(begin)
-            return file.read(nbytes)
+            content = file.read(nbytes)
+            found = os.fstat(file.fileno())
+        if (found.st_size, found.st_mtime_ns) != stamp:
+            raise StorageError(f"{path}: changed while it was sent to another node; run again")
+        return content

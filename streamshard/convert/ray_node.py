@@ -69,6 +69,8 @@ class Outcome:
 
 def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
     """Carry out one unit of work; errors are part of what is given back."""
+    if files.version != __version__:  # a node that came when the driver had looked at all
+        return Outcome(error=ConvertError(other_version_text(_node_name(), __version__, files.version)))
     function, task = sealed.opened()
     done = [0, 0]
 
@@ -191,6 +193,14 @@ def _here(source: Source, here: dict[str, str], files: FilesOfJob) -> Source:
     aside = here[source.aside] if source.kind == TAR else source.aside
     return replace(
         source, path=here[source.path], aside=aside, image_folder=files.image_folder(source.image_folder)
+    )
+
+
+def other_version_text(node: str, version: str, wanted: str) -> str:
+    """What is wrong with a node, and what to do."""
+    return (
+        f"node {node} of the Ray cluster has streamshard {version}, the driver has {wanted}: install the same version"
+        " on all nodes"
     )
 
 
