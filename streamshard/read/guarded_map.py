@@ -6,7 +6,9 @@ that map and marks it; the copy goes on, and the reader, who looks at the size *
 says what happened. Java does so for its mapped buffers (JDK-4454115). Every other SIGBUS goes to whoever had it before.
 
 The handler is called by the kernel in the thread that reads the map, in the middle of a copy, and is Python: that is
-sound because the signal is not asynchronous. The thread is where a call into C has it, as with any callback.
+sound because the signal is not asynchronous. The thread is where a call into C has it, as with any callback. What the
+handler of another signal raises meanwhile, such as KeyboardInterrupt, waits until the reader says that the file was
+cut. (Python itself reports and drops what had been waiting before the handler began; the reader's error is all then.)
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -42,6 +45,9 @@ CUT: list[weakref.ref[mmap.mmap]] = []
 """Maps of which pages were replaced: none, as a rule, so that who reads need not ask ``was_cut``."""
 # Where each guarded map begins. Maps go from here when nobody has them any more.
 _begins: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
+# Raised in the handler by those of other signals.
+_held_back: list[BaseException] = []
+_ATTEMPTS = 8
 _default = _Action()
 _previous = _Action()
 _found = _Action()
@@ -68,6 +74,12 @@ def was_cut(mapping: mmap.mmap) -> bool:
     return any(each() is mapping for each in CUT)
 
 
+def raise_held_back() -> None:
+    """Raise what has interrupted the replacement of pages, such as KeyboardInterrupt, in the thread that it was for."""
+    if _held_back and threading.current_thread() is threading.main_thread():
+        raise _held_back.pop()
+
+
 def stand_guard() -> None:
     """See to it that SIGBUS comes to this module first: others, such as workers of torch, take it when they begin."""
     if _taken_by_another():
@@ -85,13 +97,16 @@ def _taken_by_another() -> bool:
 
 def _on_bus_error(_number: int, told: int, _context: int) -> None:
     was_replaced = False
-    try:
-        # Positive where the kernel itself says so.
-        if ctypes.c_int.from_address(told + _CODE_AT).value > 0:
-            was_replaced = _replace(ctypes.c_size_t.from_address(told + _ADDRESS_AT).value)
-    finally:  # whatever happens here: the same instruction must not come here for ever
-        if not was_replaced:
-            _pass_on(told)
+    for _ in range(_ATTEMPTS):  # and no more: the same instruction must not come here for ever
+        try:
+            # Positive where the kernel itself says so.
+            if ctypes.c_int.from_address(told + _CODE_AT).value > 0:
+                was_replaced = _replace(ctypes.c_size_t.from_address(told + _ADDRESS_AT).value)
+            break
+        except BaseException as error:  # noqa: BLE001 whatever another handler raises; raise_held_back does so again
+            _held_back.append(error)
+    if not was_replaced:
+        _pass_on(told)
 
 
 def _replace(address: int) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.disks import is_local_device
-from streamshard.read.guarded_map import CUT, guarded, stand_guard, was_cut
+from streamshard.read.guarded_map import CUT, guarded, raise_held_back, stand_guard, was_cut
 from streamshard.storage.blob import identity
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class RawFile:
             raise ValueError(f"shard {self._shard!r}: its reader has been closed")
 
     def _cut(self, nbytes: int) -> FormatError:
+        raise_held_back()
         return FormatError(
             f"shard {self._shard!r}: index says {self.nbytes:,} bytes, file {self.path} now has {nbytes:,}; "
             "it was cut or replaced while it was being read: nothing may write into a dataset that is in use"

@@ -13,8 +13,6 @@ from streamshard.format.sample_hashes import digest_function, digest_nbytes, sid
 from streamshard.read.keys import key_in
 
 if TYPE_CHECKING:
-    import mmap
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -67,7 +65,7 @@ class SampleCheck:
     def many(
         self,
         rows: NDArray[np.integer[Any]],
-        buffer: bytes | mmap.mmap,
+        buffer: bytes,
         begins: NDArray[np.int64],
         ends: NDArray[np.int64],
         place: Callable[[int], str],

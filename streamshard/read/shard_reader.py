@@ -214,14 +214,18 @@ class ShardReader:
         Buffers of several shards with one schema can be joined and decoded by one ``SampleDecoder.many``.
         """
         begins, ends = self._spans(rows)
-        mapped = self._mapped(rows, begins, ends)
+        mapped = self._mapped(begins, ends)
         if mapped is None:
-            return self._checked(rows, *self._file.read_rows(begins, ends))
-        pieces = b"".join([mapped[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
-        self._file.check_whole()
-        lengths = ends - begins
-        ends = lengths.cumsum()
-        return pieces, ends - lengths, ends
+            joined, begins, ends = self._file.read_rows(begins, ends)
+        else:
+            joined = b"".join([mapped[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
+            self._file.check_whole()
+            lengths = ends - begins
+            ends = lengths.cumsum()
+            begins = ends - lengths
+        if self._check is not None:
+            self._check.many(rows, joined, begins, ends, self._place)
+        return joined, begins, ends
 
     def pieces(self, rows: NDArray[np.integer[Any]]) -> list[bytes]:
         """Copy the bytes of samples, one after another. Raises as ``gather``."""
@@ -291,10 +295,13 @@ class ShardReader:
         return begins, ends
 
     def _decoded(self, rows: NDArray[np.integer[Any]], decode: Callable[..., T]) -> T:
-        begins, ends = self._spans(rows)
-        buffer: Buffer | None = self._mapped(rows, begins, ends)
+        buffer: Buffer | None = None
+        if self._check is None:
+            begins, ends = self._spans(rows)
+            buffer = self._mapped(begins, ends)
         if buffer is None:
-            buffer, begins, ends = self._checked(rows, *self._file.read_rows(begins, ends))
+            # With hashes always: a map may change after the check, this copy does not.
+            buffer, begins, ends = self.gather(rows)
         try:
             found = decode(buffer, begins, ends)
         except FormatError as error:
@@ -302,28 +309,12 @@ class ShardReader:
         self._file.check_whole()
         return found
 
-    def _mapped(
-        self, rows: NDArray[np.integer[Any]], begins: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> mmap.mmap | None:
-        """The file's map, in which the rows' hashes are checked; None where rows are to be read."""
+    def _mapped(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> mmap.mmap | None:
+        """The file's map; None where rows are to be read."""
         if self._advises:
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
                 self._file.advise(begin, end)
-        mapped = self._file.mapped()
-        if mapped is not None and self._check is not None:
-            self._check.many(rows, mapped, begins, ends, self._place)
-        return mapped
-
-    def _checked(
-        self,
-        rows: NDArray[np.integer[Any]],
-        buffer: bytes,
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-        if self._check is not None:
-            self._check.many(rows, buffer, begins, ends, self._place)
-        return buffer, begins, ends
+        return self._file.mapped()
 
     def _explained(self, error: FormatError, rows: NDArray[np.integer[Any]]) -> FormatError:
         """Find the first of ``rows`` that does not decode alone and name it."""

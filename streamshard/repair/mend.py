@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError
+from streamshard.errors import BlobNotFoundError, FormatError, StreamshardError, WrongSizeError
 from streamshard.format.sample_hashes import side_basename
 from streamshard.read.keys import key_in
 from streamshard.read.sample_check import reading_from
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from streamshard.read.verify_shard import ShardTask
     from streamshard.repair.transaction import Transaction
     from streamshard.storage.store import Store
+
+
+LACKS = (BlobNotFoundError, FormatError, WrongSizeError)
+"""What a fetch raises where the origin has no good copy. Everything else says nothing about that."""
 
 
 @dataclass(slots=True)
@@ -88,7 +92,14 @@ class Mender:
                 return self._mend_side(task, side.file, found)
             if side.name in bad:
                 wanted.append(side.file)
-        why_not = self._fetch(task, wanted)
+        try:
+            why_not = self._fetch(task, wanted)
+        except (StreamshardError, OSError) as error:
+            # There may be a good copy, which cannot be had for now, or for which there is no room: nothing is cut.
+            name = info.stored.basename
+            message = f"{name!r} was left as it is: it could not be fetched from the origin: {error}"
+            self._note(Repair(name, "undecided", message, found))
+            return whole
         if why_not is None:
             if info.compressed is not None and self.transaction is not None and info.raw.basename in bad:
                 (self.root / info.raw.basename).unlink(missing_ok=True)
@@ -114,7 +125,11 @@ class Mender:
 
     def _mend_side(self, task: ShardTask, file: FileInfo, found: tuple[Problem, ...]) -> Kept:
         """Deal with a shard that is good and whose hashes of samples are not."""
-        if self._fetch(task, [file]) is None:
+        try:
+            is_fetched = self._fetch(task, [file]) is None
+        except (StreamshardError, OSError):
+            is_fetched = False  # nor is it needed: the shard is there
+        if is_fetched:
             self._note(Repair(file.basename, "fetched", f"{file.basename!r} fetched from the origin", found))
             return Kept(task.info, next(iter(file.hashes.values())))
         algorithm, digest = next(iter(file.hashes.items()))
@@ -135,7 +150,11 @@ class Mender:
         return Kept(info, digest)
 
     def _fetch(self, task: ShardTask, files: list[FileInfo]) -> str | None:
-        """Fetch files of a shard from the origin and put them in place if all is good; else say what is not."""
+        """Fetch files of a shard from the origin and put them in place if all is good; else say what is not.
+
+        Raises:
+            StreamshardError, OSError: what the origin has cannot be had for now, or not be kept here.
+        """
         origin = self.origin
         if origin is None:
             return "no origin was given"
@@ -153,7 +172,7 @@ class Mender:
                     origin.fetch_to(key_in(self.split, file.basename), target, nbytes=file.nbytes)
                 else:
                     target.symlink_to(self.root / file.basename)
-        except (StreamshardError, OSError) as error:
+        except LACKS as error:
             return f"the origin does not have it: {error}"
         staged = LocalStore(self.transaction.staging)
         problems = verify_shard(replace(task, store=staged, most_rows=1)).problems

@@ -14,6 +14,7 @@ from streamshard.read.keys import key_in
 from streamshard.read.verify_header import verify_header
 from streamshard.read.verify_shard import verify_shard
 from streamshard.repair.lost_index import found_index, task_of
+from streamshard.repair.mend import LACKS
 from streamshard.repair.rebuild import Rebuilt, rebuild_index
 from streamshard.repair.report import Repair, RepairReport
 from streamshard.storage.local_store import LocalStore
@@ -156,8 +157,10 @@ class RemoteJob:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     here.append(target)
                     origin.fetch_to(key_in(self.split, file.basename), target, nbytes=file.nbytes)
-            except (StreamshardError, OSError) as error:
+            except LACKS as error:
                 return f"the origin does not have it: {error}"
+            except (StreamshardError, OSError) as error:
+                return f"it could not be fetched from the origin: {error}"
             problems = verify_shard(task).problems
             if problems:
                 return f"that of the origin is bad too: {problems[0].message}"

@@ -39,17 +39,21 @@ _EXTRAS = {
 
 _BUCKET_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs"})
 
-_opening = threading.Lock()
+# Held for moments only: to make a client may take for ever, where a name or a program for credentials gives no answer.
+_state = threading.Lock()
 # Clients in use, by what they were made with: a client costs tenths of a second, and a mix has many streams.
 _shared: weakref.WeakValueDictionary[tuple[str, ...], Any] = weakref.WeakValueDictionary()
+# Held by who makes a client, so that it is made once; nobody waits for it but those that would get an equal one.
+_locks: weakref.WeakValueDictionary[tuple[str, ...], threading.Lock] = weakref.WeakValueDictionary()
 # A forked child must not drop its parent's clients: their finalizers would talk to threads that it does not
 # have.
 _inherited: list[Any] = []
 
 
 def _renew_after_fork() -> None:
-    global _opening
-    _opening = threading.Lock()
+    global _state
+    _state = threading.Lock()
+    _locks.clear()
     _inherited.extend(_shared.values())
     _shared.clear()
 
@@ -109,7 +113,7 @@ class Client:
         opened = self._opened
         if opened is not None and opened[0] == os.getpid():
             return opened[1], opened[2]
-        with _opening:
+        with self._making():
             opened = self._opened
             if opened is not None and opened[0] == os.getpid():
                 return opened[1], opened[2]
@@ -120,23 +124,31 @@ class Client:
             return fs, root
 
     def signed_gets(self) -> SignedGets | None:
-        """Those of this process; None where the place is no S3, or needs more than a signed URL."""
+        """Those of this process; None where the place is no S3, or needs more than a signed URL.
+
+        Raises:
+            TimeoutError: where credentials come from, such as a program, there was no answer in time.
+        """
         if self.scheme not in ("s3", "s3a") or "session" in self._options:
             return None
         signed = self._signed
-        if signed is None or signed[0] != os.getpid():
-            fs, _ = self.filesystem()
-            with _opening:
-                signed = self._signed
-                if signed is None or signed[0] != os.getpid():
-                    try:
-                        gets = SignedGets(fs, self._attempt_s)
-                        gets.proven = self._takes_signed
-                    except (ImportError, TypeError, ValueError) as error:
-                        _logger.debug("%s: read through fsspec alone: %s", self.url, error)
-                        gets = None
-                    self._signed = signed = (os.getpid(), gets)
-        return signed[1]
+        if signed is not None and signed[0] == os.getpid():
+            return signed[1]
+        return run_bounded(self._sign, self._attempt_s)
+
+    def _sign(self) -> SignedGets | None:
+        fs, _ = self.filesystem()
+        with self._making():
+            signed = self._signed
+            if signed is None or signed[0] != os.getpid():
+                gets = None
+                try:
+                    gets = SignedGets(fs, self._attempt_s)
+                    gets.proven = self._takes_signed
+                except (ImportError, TypeError, ValueError) as error:
+                    _logger.debug("%s: read through fsspec alone: %s", self.url, error)
+                self._signed = signed = (os.getpid(), gets)
+            return signed[1]
 
     def use_no_signed_gets(self) -> None:
         """Leave reading to the library from now on, which may know more ways into this place."""
@@ -154,7 +166,7 @@ class Client:
         if self.scheme in FILE_SERVERS:
             self._connections().drop()
             return True
-        with _opening:
+        with _state:
             if self.renewals != seen:
                 return True  # by another call meanwhile
             # A bucket may refuse one object of many; each time a client costs 0.1 to 0.3 s of CPU.
@@ -185,13 +197,18 @@ class Client:
 
     def _connections(self) -> Connections:
         """Those of this process, where each call needs one for itself."""
-        with _opening:
+        with _state:
             connected = self._connected
             if connected is None or connected[0] != os.getpid():
                 if connected is not None:
                     _inherited.append(connected)
                 self._connected = connected = (os.getpid(), Connections(self._connect))
             return connected[1]
+
+    def _making(self) -> threading.Lock:
+        """What is held while a client like this one's is made."""
+        with _state:
+            return _locks.setdefault(self._client_key(), threading.Lock())
 
     def _open(self) -> tuple[Any, str]:
         """A client for this process, shared with the other stores that would get an equal one."""

@@ -27,16 +27,15 @@ class Call(Protocol):
 def put_in_parts(call: Call, path: Path, nbytes: int) -> None:
     """Upload a file of ``nbytes`` bytes, which is under its name when all parts are there.
 
-    A process that is killed leaves parts that nobody sees and the bucket counts, until its rule for incomplete uploads
-    removes them.
+    A process that is killed leaves parts that nobody sees and the bucket counts, until the same file goes up again or the
+    bucket's rule for incomplete uploads removes them. So only one process may upload a file at a time, for which writers
+    have claims.
 
     Raises:
         StorageError, AccessDeniedError, BlobNotFoundError: what ``call`` raises; the parts were given up.
         WrongSizeError: the file has changed meanwhile.
     """
-    upload = call(
-        "begin to upload", lambda fs, target: _ask(fs, target, "create_multipart_upload")["UploadId"]
-    )
+    upload = call("begin to upload", _begin)
     given_up = threading.Event()
     try:
         works = [
@@ -51,6 +50,15 @@ def put_in_parts(call: Call, path: Path, nbytes: int) -> None:
         with contextlib.suppress(StorageError):  # on its way already is an error that says more
             call("give up uploading", lambda fs, target: _give_up(fs, target, upload))
         raise
+
+
+def _begin(fs: Any, target: str) -> str:
+    bucket, key, _ = fs.split_path(target)
+    with contextlib.suppress(Exception):  # not everybody may list or give up, and the bucket has its rule
+        for found in fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key).get("Uploads", []):
+            if found["Key"] == key:
+                _give_up(fs, target, found["UploadId"])
+    return str(_ask(fs, target, "create_multipart_upload")["UploadId"])
 
 
 def _send(

@@ -181,6 +181,29 @@ def test_any_other_bus_error_goes_where_it_went_before(tmp_path: Path, body: str
     assert (done.stdout + done.stderr).replace("\n", " ").startswith(told)
 
 
+def test_ctrl_c_while_a_cut_is_dealt_with_comes_after_the_copy(
+    shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, info = shard
+    cutter = Cutter(path, monkeypatch)
+    replace, interrupted = guarded_map._replace, []
+
+    def replace_after_interrupt(address: int) -> bool:
+        if not interrupted:
+            interrupted.append(address)
+            signal.raise_signal(signal.SIGINT)
+        return replace(address)
+
+    monkeypatch.setattr(guarded_map, "_replace", replace_after_interrupt)
+    with ShardReader(path, info, info.schema.decoder()) as reader:
+        cutter.nbytes = 0
+        with pytest.raises(KeyboardInterrupt):
+            reader.samples(MANY)
+        with pytest.raises(FormatError):
+            reader.samples(MANY)
+    assert interrupted
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_worker_that_takes_the_signal_for_itself_reads_inherited_maps(
     shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch

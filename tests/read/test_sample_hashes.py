@@ -15,6 +15,7 @@ from streamshard import LocalDataset, MDSWriter, StreamingDataset, merge_index
 from streamshard.errors import BlobNotFoundError, ChecksumError, FormatError, StorageError
 from streamshard.format.schema import Schema
 from streamshard.read import raw_file
+from streamshard.read.sample_check import SampleCheck
 from streamshard.read.verify import verify_dataset
 from tests.support import damage
 from tests.support.small_datasets import COLUMNS, text_samples, write_dataset
@@ -37,6 +38,45 @@ def corrupt(directory: Path, row: int = 3) -> None:
     at = content.index(f"text of 1{row}".encode())
     content[at] = ord("T")
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader, rows: reader.samples(rows),
+        lambda reader, rows: [reader.decoder.one(piece) for piece in reader.pieces(rows)],
+        lambda reader, rows: [
+            dict(zip(COLUMNS, row, strict=True))
+            for row in zip(*reader.columns_of(rows).values(), strict=True)
+        ],
+        lambda reader, rows: [reader.sample(row) for row in rows.tolist()],
+    ],
+    ids=["samples", "pieces", "columns", "sample"],
+)
+def test_what_is_decoded_is_what_was_checked_though_the_file_changes_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any
+) -> None:
+    reader = LocalDataset(write(tmp_path), validate_samples=True)._shards.reader(1)
+    path = tmp_path / "shard.00001.mds"
+    good = path.read_bytes()
+
+    def changing(name: str) -> Any:
+        check = getattr(SampleCheck, name)
+
+        def check_then_change(*arguments: Any) -> None:
+            check(*arguments)
+            if name == "many" or arguments[1] == 3:
+                with path.open("r+b") as file:
+                    file.write(good.replace(b"text of", b"Text of"))
+
+        return check_then_change
+
+    for name in ("one", "many"):
+        monkeypatch.setattr(SampleCheck, name, changing(name))
+    assert read(reader, np.array([3])) == text_samples(35)[13:14]
+    assert path.read_bytes() != good
+    with pytest.raises(ChecksumError):
+        read(reader, np.array([3]))
 
 
 @pytest.mark.parametrize("algorithm", ["xxh64", "sha256", "xxh3_128"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,11 +17,12 @@ import pytest
 import zstandard
 
 from streamshard import LocalDataset, MDSWriter, StreamingDataset
-from streamshard.errors import BlobNotFoundError, FormatError, StorageError
+from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.verify import verify_dataset
 from streamshard.repair.job import repair_dataset
 from streamshard.repair.transaction import WORK_DIRECTORY
 from streamshard.storage import open_store
+from streamshard.storage.local_store import LocalStore
 from tests.support import damage
 from tests.support.jsonl_inputs import files_of
 from tests.support.small_datasets import COLUMNS, text_samples
@@ -175,6 +177,42 @@ def test_a_copy_that_is_damaged_too_is_not_taken(tmp_path: Path) -> None:
     assert "that of the origin is bad too" in report.repairs[0].message
     assert "the origin does not have it" in report.repairs[1].message
     assert sorted(numbers(tmp_path / "d")) == [n for n in range(60) if n not in (27, 41)]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        StorageError("no answer"),
+        AccessDeniedError("not you"),
+    ],
+    ids=["a full disk", "no answer", "refused"],
+)
+def test_what_the_origin_may_have_is_not_cut_because_it_cannot_be_fetched_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError
+) -> None:
+    write(tmp_path / "d")
+    shutil.copytree(tmp_path / "d", tmp_path / "origin")
+    corrupt(tmp_path / "d", 27)
+    damage.remove(tmp_path / "d", 4)
+    (tmp_path / "d" / "shard.00005.mds.samples").unlink()
+    before = all_files(tmp_path / "d")
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "fetch_to", fail)
+        report = repair_dataset(tmp_path / "d", origin=tmp_path / "origin")
+    assert [repair.done for repair in report.repairs] == ["undecided", "undecided", "side file made"]
+    assert (report.ok, report.num_lost) == (False, 0)
+    assert "does not have" not in report.repairs[0].message
+    assert str(trouble) in report.repairs[0].message
+    found = all_files(tmp_path / "d")
+    assert found.pop("shard.00005.mds.samples")
+    assert found == before
+    assert repair_dataset(tmp_path / "d", origin=tmp_path / "origin").ok
+    assert all_files(tmp_path / "d") == all_files(tmp_path / "origin")
 
 
 def test_shards_are_cut_to_the_samples_whose_hash_is_right(tmp_path: Path) -> None:

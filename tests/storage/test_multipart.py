@@ -123,7 +123,7 @@ def test_a_part_that_is_stored_after_the_upload_was_given_up_gives_it_up_again(s
     with pytest.raises(StorageError, match="refused"):
         multipart.put_in_parts(call, source, PART_NBYTES + 1)
     assert given_up_again.wait(20)
-    assert asked[1:] == ["abort_multipart_upload", "upload_part", "abort_multipart_upload"]
+    assert asked[2:] == ["abort_multipart_upload", "upload_part", "abort_multipart_upload"]
 
 
 def test_an_upload_whose_last_answer_is_lost_was_finished(
@@ -179,7 +179,19 @@ def test_a_process_that_ends_in_the_middle_leaves_no_object(
     assert process.returncode != 0
     assert ("KeyboardInterrupt" in told) == (how is signal.SIGINT)
     assert not bucket.direct.exists("large")
-    assert bucket.unfinished() == (how is signal.SIGKILL)  # which only the bucket's own rules remove
+    assert bucket.unfinished() == (how is signal.SIGKILL)
     s3_proxy.calm()
+    bucket.store.put("large-too", source)  # another file, whose name begins so
+    assert bucket.unfinished() == (how is signal.SIGKILL)
     bucket.store.put("large", source)
     assert bucket.direct.read("large") == BODY
+    assert bucket.unfinished() == 0
+
+
+def test_who_may_not_list_unfinished_uploads_uploads_all_the_same(
+    bucket: Bucket, s3_proxy: FaultyProxy, source: Path
+) -> None:
+    s3_proxy.arm(Fault(status=(403, "AccessDenied"), method="GET", path_contains="uploads"), times=9)
+    bucket.store.put("large", source)
+    assert bucket.direct.read("large") == BODY
+    assert s3_proxy.count("GET", "uploads") == 1
