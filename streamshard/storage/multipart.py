@@ -27,9 +27,9 @@ class Call(Protocol):
 def put_in_parts(call: Call, path: Path, nbytes: int) -> None:
     """Upload a file of ``nbytes`` bytes, which is under its name when all parts are there.
 
-    A process that is killed leaves parts that nobody sees and the bucket counts, until the same file goes up again or the
-    bucket's rule for incomplete uploads removes them. So only one process may upload a file at a time, for which writers
-    have claims.
+    A process that is killed leaves parts that nobody sees and the bucket counts, until the same file goes up again or
+    the bucket's rule for incomplete uploads removes them. So only one process may upload a file at a time, for which
+    writers have claims.
 
     Raises:
         StorageError, AccessDeniedError, BlobNotFoundError: what ``call`` raises; the parts were given up.
