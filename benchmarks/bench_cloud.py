@@ -1,4 +1,4 @@
-"""A bucket behind a slow link: time to the first batch, share of the link used by a cold epoch, bytes under a limit.
+"""A bucket behind a slow link: time to the first batch, share of the link used by a cold epoch, bytes fetched.
 
 The bucket is SeaweedFS, the link the tests' proxy, each in a process of its own: 50 ms a round trip and 20 MB/s in all.
 """
@@ -29,10 +29,11 @@ LARGE, SMALL = 64 << 20, 1 << 20
 # So much of the data fits into the cache where it has a limit.
 _LIMIT_SHARE = 4
 EPOCHS = 3
+RANKS, WORKERS = 8, 2
 
 
 def cloud(setting: Setting) -> Iterator[Contest]:
-    """First batch from 64 MiB shards; a cold epoch of large and of small shards; three epochs with a limit."""
+    """First batch; cold epochs of large and of small shards; what many ranks fetch, and a cache with a limit."""
     from tests.support.seaweedfs import SeaweedServer, find_weed
 
     weed = find_weed()
@@ -51,7 +52,9 @@ def _contests(setting: Setting, server: Any) -> Iterator[Contest]:
     sizes = {"64 MiB": LARGE, "1 MiB": SMALL}
     if setting.samples is not None:
         sizes = dict.fromkeys(sizes, max(1, count // 8) * SAMPLE_NBYTES)
-    urls = {name: _upload(server, setting.directory, count, size) for name, size in sizes.items()}
+    places = {name: _upload(server, setting.directory, count, size) for name, size in sizes.items()}
+    urls = {name: place["url"] for name, place in places.items()}
+    small = {"port": server.port, "scratch": str(setting.directory), **places["1 MiB"]}
     common = {
         "port": server.port,
         "scratch": str(setting.directory),
@@ -66,6 +69,8 @@ def _contests(setting: Setting, server: Any) -> Iterator[Contest]:
         {**common, "url": urls["64 MiB"]},
         cache="cold",
         checked=False,
+        work="cloud: first batch",
+        goals={MOSAIC: 4},
     )
     for name, url in urls.items():
         yield Contest(
@@ -77,21 +82,37 @@ def _contests(setting: Setting, server: Any) -> Iterator[Contest]:
             {**common, "url": url},
             cache="cold",
             checked=False,
+            work=f"cloud: epoch, {name}",
+            bounds={OURS: ("unused_share", 0.1)},
         )
+    yield Contest(
+        f"cloud: an epoch of {RANKS} ranks of {WORKERS} workers, one cache, {count:,} x 40 kB in shards of 1 MiB",
+        module,
+        [Party(OURS, "shared")],
+        "times_needed",
+        False,
+        small,
+        cache="cold",
+        checked=False,
+        work="cloud: waste",
+        bounds={OURS: ("times_needed", 1.02)},
+    )
     yield Contest(
         f"cloud: {EPOCHS} epochs with a cache of a quarter of the data, {count:,} x 40 kB in shards of 1 MiB",
         module,
         [Party(OURS, "limited"), Party(MOSAIC, "limited_of_mosaic", MOSAIC)],
         "fetched_mib",
         False,
-        {**common, "url": urls["1 MiB"]},
+        small,
         cache="cold",
         checked=False,
+        work="cloud: limit",
+        bounds={OURS: ("times_least", 1.02)},
     )
 
 
-def _upload(server: Any, directory: Path, count: int, shard_nbytes: int) -> str:
-    """Write a dataset of blobs that nothing compresses, put it into a bucket, and return its URL."""
+def _upload(server: Any, directory: Path, count: int, shard_nbytes: int) -> dict[str, Any]:
+    """Put a dataset of blobs that nothing compresses into a bucket; say where, and how large it and a shard are."""
     from streamshard import MDSWriter
 
     url = f"{server.make_bucket()}/set"
@@ -107,7 +128,14 @@ def _upload(server: Any, directory: Path, count: int, shard_nbytes: int) -> str:
             for number in range(count):
                 out.write({"number": number, "blob": noise[number : number + SAMPLE_NBYTES]})
         server.filesystem().put(str(place), url, recursive=True)
-    return url
+        shards = json.loads((place / "index.json").read_text())["shards"]
+    return {
+        "url": url,
+        "count": count,
+        "nbytes": sum(shard["raw_data"]["bytes"] for shard in shards),
+        "shard_nbytes": shards[0]["raw_data"]["bytes"],
+        "shard_samples": shards[0]["samples"],
+    }
 
 
 @contextlib.contextmanager
@@ -141,13 +169,14 @@ def _ours(port: int, scratch: str, url: str, **options: Any) -> Iterator[Any]:
     key, secret = SeaweedServer.access_key, SeaweedServer.secret_key
     place = tempfile.mkdtemp(dir=scratch)
     try:
-        yield lambda link: StreamingDataset(
+        yield lambda link, **more: StreamingDataset(
             remote=url,
             local=place,
             storage_options={"key": key, "secret": secret, "endpoint_url": f"http://127.0.0.1:{link}"},
             shuffle=True,
             batch_size=BATCH_SIZE,
             **options,
+            **more,
         )
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -221,45 +250,82 @@ def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
             pass
         seconds = time.perf_counter() - begin
         total = totals()
+    share = total["shard_nbytes"] / total["shard_seconds"] / BYTES_PER_S
     return {
-        "share_of_link": total["shard_nbytes"] / total["shard_seconds"] / BYTES_PER_S,
+        "share_of_link": share,
+        "unused_share": 1 - share,
         "seconds": seconds,
         "fetched_mib": total["shard_nbytes"] / 2**20,
         "requests": total["requests"],
     }
 
 
-def limited(**place: Any) -> dict[str, float]:
-    """Some epochs through a cache of a quarter of the data; bytes of shards fetched."""
-    return _limited(_ours, _loader_of("streamshard"), place)
+def shared(port: int, scratch: str, url: str, nbytes: int, **_: Any) -> dict[str, float]:
+    """An epoch of several ranks, in step, with one cache: bytes of shards fetched, and times those that there are."""
+    from streamshard import StreamingDataLoader, World
+
+    samples = 0
+    with (
+        _ours(port, scratch, url) as make,
+        link_to(port, latency_s=0, bytes_per_s=0) as (link, totals),
+    ):
+        datasets = [make(link, world=World(rank, RANKS)) for rank in range(RANKS)]
+        for batches in zip(
+            *(StreamingDataLoader(each, num_workers=WORKERS) for each in datasets), strict=True
+        ):
+            samples += sum(len(batch["number"]) for batch in batches)
+        total = totals()
+    return {
+        "times_needed": total["shard_nbytes"] / nbytes,
+        "fetched_mib": total["shard_nbytes"] / 2**20,
+        "requests": total["requests"],
+        "samples": samples,
+    }
 
 
-def limited_of_mosaic(**place: Any) -> dict[str, float]:
-    """The same."""
-    return _limited(_theirs, _loader_of("streaming"), place)
+def limited(shard_nbytes: int, shard_samples: int, **place: Any) -> dict[str, float]:
+    """Some epochs through a cache of a quarter of the data; bytes of shards fetched, and times the least possible."""
+    from tests.support.belady import fetches_of_lru, fewest_fetches, requests_of
+
+    found, dataset = _limited(_ours, _loader_of("streamshard"), **place)
+    requests = requests_of(dataset, EPOCHS, BATCH_SIZE, shard_samples)
+    room = place["nbytes"] // _LIMIT_SHARE // shard_nbytes
+    fetched = found["fetched_mib"] * 2**20 / shard_nbytes
+    least = fewest_fetches(requests, room)
+    return {
+        **found,
+        "times_least": fetched / least,
+        "lru_times_least": fetches_of_lru(requests, room) / least,
+    }
 
 
-def _limited(kind: Any, loader_of: Any, place: dict[str, Any]) -> dict[str, float]:
-    with kind(**place) as make, link_to(place["port"], latency_s=0, bytes_per_s=0) as (link, _):
-        dataset = make(link)
-        nbytes = dataset.size * SAMPLE_NBYTES
+def limited_of_mosaic(shard_nbytes: int, shard_samples: int, **place: Any) -> dict[str, float]:
+    """The same, without the least possible: its order is another one."""
+    return _limited(_theirs, _loader_of("streaming"), **place)[0]
+
+
+def _limited(
+    kind: Any, loader_of: Any, *, port: int, scratch: str, url: str, count: int, nbytes: int
+) -> tuple[dict[str, float], Any]:
     # One lane and two shards in use at once, or what comes nearest: a quarter of the data is enough for both.
     options = {
         "num_canonical_nodes": 4,
-        "shuffle_block_size": dataset.size // 64,
+        "shuffle_block_size": count // 64,
         "cache_limit": nbytes // _LIMIT_SHARE,
     }
     with (
-        kind(**place, **options) as make,
-        link_to(place["port"], latency_s=0, bytes_per_s=0) as (link, totals),
+        kind(port, scratch, url, **options) as make,
+        link_to(port, latency_s=0, bytes_per_s=0) as (link, totals),
     ):
-        loader = loader_of(make(link), batch_size=BATCH_SIZE, num_workers=2)
+        dataset = make(link)
+        loader = loader_of(dataset, batch_size=BATCH_SIZE, num_workers=2)
         for _ in range(EPOCHS):
             for _ in loader:
                 pass
         total = totals()
-    return {
+    found = {
         "fetched_mib": total["shard_nbytes"] / 2**20,
         "times_needed": total["shard_nbytes"] / nbytes / EPOCHS,
         "requests": total["requests"],
     }
+    return found, dataset

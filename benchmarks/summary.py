@@ -49,13 +49,14 @@ def _circumstances(results: Sequence[Result]) -> str:
     versions: dict[str, dict[str, str]] = {}
     for result in results:
         versions |= result["versions"]
+    cold = ", cold where it says cloud" if any(result["cache"] == "cold" for result in results) else ""
     those = "; ".join(
         f"{name} {each.get(name, '?')} (Python {each['python']}, torch {each.get('torch', 'none')})"
         for name, each in versions.items()
     )
     return (
         f"{'; '.join(sorted(machines))}; {min(r['date'] for r in results)} to {max(r['date'] for r in results)}; "
-        f"warm cache; load before each {min(loads)} to {max(loads)}; "
+        f"warm cache{cold}; load before each {min(loads)} to {max(loads)}; "
         f"commit {', '.join(sorted({r['commit'] for r in results}))}. {those}."
     )
 

@@ -69,8 +69,11 @@ def test_replication_runs_on_text(tmp_path: Path) -> None:
 def test_cloud_runs(tmp_path: Path) -> None:
     setting = Setting({}, 1, tmp_path, SAMPLES["cloud"])
     results = [hold(contest, setting) for contest in bench_cloud.cloud(setting)]
-    assert len(results) == 4
+    assert len(results) == 5
     _check(results)
+    told = summarize(results)
+    assert ", cold where it says cloud;" in told
+    assert "| cloud: waste | streamshard: times_needed | 1 | ≤ 1.02 | reached |" in told
 
 
 @pytest.mark.s3

@@ -11,14 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset, World
 from streamshard.storage.cache_directory import CacheDirectory
 from streamshard.storage.local_store import LocalStore
-from tests.support.belady import fetches_of_lru, fewest_fetches
+from tests.support.belady import fetches_of_lru, fewest_fetches, requests_of
 from tests.support.cache_client import ours_in
 from tests.support.leftovers import deleted_but_held
 from tests.support.pretended_ranks import numbers, write_numbers
@@ -96,24 +95,12 @@ class Job:
         self.loaders = [
             StreamingDataLoader(dataset, num_workers=workers, collate_fn=numbers) for dataset in self.datasets
         ]
-        self.batch_size = batch_size * ranks
 
     def epoch(self) -> list[int]:
         found: list[int] = []
         for batches in zip(*self.loaders, strict=True):
             for batch in batches:
                 found += batch
-        return found
-
-    def requests(self, samples_per_shard: int) -> list[int]:
-        """The shards of all steps of the job, in the order of the first sample of each in its step."""
-        order = self.datasets[0]._states.order
-        found: list[int] = []
-        for epoch in range(EPOCHS):
-            plan = order.plan(epoch, 0, global_batch_size=self.batch_size)
-            for batch in range(plan.num_global_batches):
-                shards = order.rank_batches(plan, epoch, batch, batch + 1).samples // samples_per_shard
-                found += shards[np.sort(np.unique(shards, return_index=True)[1])].tolist()
         return found
 
 
@@ -141,7 +128,7 @@ def test_three_epochs_fetch_what_the_best_eviction_would(
         for _ in range(EPOCHS):
             assert sorted(job.epoch()) == list(range(size * shards))
     assert 0 < watch.most <= nbytes * shards // 4
-    requests = job.requests(size)
+    requests = requests_of(job.datasets[0], EPOCHS, 64, size)
     best = fewest_fetches(requests, shards // 4)
     fetched = len(log.read_text().split())
     assert best <= fetched <= 1.02 * best

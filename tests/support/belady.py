@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
+from streamshard import StreamingDataset
+
+
+def requests_of(
+    dataset: StreamingDataset, epochs: int, global_batch_size: int, samples_per_shard: int
+) -> list[int]:
+    """The shards of all steps of a job's first epochs, in the order of the first sample of each in its step."""
+    order = dataset._states.order
+    found: list[int] = []
+    for epoch in range(epochs):
+        plan = order.plan(epoch, 0, global_batch_size=global_batch_size)
+        for batch in range(plan.num_global_batches):
+            shards = order.rank_batches(plan, epoch, batch, batch + 1).samples // samples_per_shard
+            found += shards[np.sort(np.unique(shards, return_index=True)[1])].tolist()
+    return found
+
 
 def fewest_fetches(requests: Sequence[Hashable], room: int) -> int:
     """Give the fetches of the best eviction, for files of one size of which ``room`` fit."""
