@@ -150,23 +150,28 @@ class ShardPool(OpenReaders):
         """
         numbers = shards[bounds[:-1]].tolist()
         readers: list[ShardReader] = []
-        spans: list[tuple[mmap.mmap, NDArray[np.int64], NDArray[np.int64]]] = []
-        for shard, (begin, end) in zip(numbers, itertools.pairwise(bounds.tolist()), strict=True):
-            with self.reader(shard) as reader:
-                found = reader.spans_in_place(rows[begin:end])
-            if found is None or reader.decoder is not (readers or [reader])[0].decoder:
+        places: list[tuple[mmap.mmap, int]] = []
+        for shard in numbers:
+            entry = self._open.get(shard)
+            if entry is None:
+                with self.reader(shard) as reader:
+                    pass
+            else:
+                self._open.move_to_end(shard)
+                reader = entry[0]
+            place = reader.map_in_place()
+            if place is None or reader.decoder is not (readers or [reader])[0].decoder:
                 return None
             readers.append(reader)
-            spans.append(found)
+            places.append(place)
         # One that is closed again does not know whether it was cut.
-        if not all(shard in self._open for shard in numbers):
+        if not all(map(self._open.__contains__, numbers)):
             return None
-        maps, begins, ends = zip(*spans, strict=True)
-        buffer, *places = side_by_side(maps, bounds, np.concatenate(begins), np.concatenate(ends))
         inverse = _inverse(order)
         try:
-            values = decode(readers[0].decoder, buffer, *(each[inverse] for each in places))
-        except FormatError:
+            buffer, begins, ends = side_by_side(*zip(*places, strict=True), bounds, rows)
+            values = decode(readers[0].decoder, buffer, begins[inverse], ends[inverse])
+        except (IndexError, FormatError):
             return None
         for reader in readers:
             reader.check_whole()
@@ -183,15 +188,17 @@ class ShardPool(OpenReaders):
         shards, rows = self._source.locate(samples[order])
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         bounds = np.concatenate(([0], cuts, [len(samples)]))
-        if len(bounds) > _JOINED_FROM and len(samples) < _JOINED_BELOW * len(bounds) and self._has_small_rows:
+        visits = len(bounds) - 1
+        is_thin = visits >= _JOINED_FROM and self._has_small_rows
+        if is_thin or len(samples) >= FEW * visits:
+            if visits <= self._capacity and self._keeps_open and not self._lent:
+                found = self._in_order_of_use(shards, rows, bounds, order, decode)
+                if found is not None:
+                    return found
+        if is_thin and len(samples) < _JOINED_BELOW * len(bounds):
             found = self._decoded_together(shards, rows, bounds, decode)
             if found is not None:
                 return merge([found], order, np.array([0, len(samples)]))
-        visits = len(bounds) - 1
-        if len(samples) >= FEW * visits and visits <= self._capacity and self._keeps_open and not self._lent:
-            found = self._in_order_of_use(shards, rows, bounds, order, decode)
-            if found is not None:
-                return found
         parts: list[_T] = []
         for shard, begin, end in zip(
             shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True

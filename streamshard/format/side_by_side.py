@@ -14,9 +14,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
+
+from streamshard.format.column import gather_bytes
 
 if TYPE_CHECKING:
     from streamshard.format.column import Buffer, Ids
+
+_HEAD_NBYTES = 12  # the number of samples, and two offsets
 
 
 class Memory(ctypes.Array[ctypes.c_char]):
@@ -27,25 +32,37 @@ class Memory(ctypes.Array[ctypes.c_char]):
     maps: list[np.ndarray]  # views of them: a map that somebody closes stays as long as they do
 
 
-def side_by_side(maps: Sequence[mmap.mmap], bounds: Ids, begins: Ids, ends: Ids) -> tuple[Buffer, Ids, Ids]:
-    """Give a buffer in which all maps lie as they lie in memory, and where rows begin and end in it.
+def side_by_side(
+    maps: Sequence[mmap.mmap], addresses: Sequence[int], bounds: Ids, rows: Ids
+) -> tuple[Buffer, Ids, Ids]:
+    """Give a buffer in which the maps of shards lie as they lie in memory, and where rows begin and end in it.
+
+    Where they do stands in front of each shard's samples, in two words for each row.
 
     Args:
-        maps: one or more.
+        maps: of raw shard files, one or more.
+        addresses: where each begins in memory.
         bounds: rows bounds[i] to bounds[i + 1] are in map i; shape (len(maps) + 1,).
-        begins, ends: of each row in its map; shape (n,).
+        rows: numbers of rows in their shard; shape (n,).
 
     Raises:
         IndexError: a row that is not within its map.
     """
     views = [np.frombuffer(each, np.uint8) for each in maps]
-    rows = np.diff(bounds)
-    outside = (begins < 0) | (begins > ends) | (ends > np.repeat([view.size for view in views], rows))
-    if outside.any():
-        raise IndexError(f"row {outside.argmax()} of {len(begins)} is not within its map")
-    addresses = [view.__array_interface__["data"][0] for view in views]
     lowest = min(addresses)
-    places = np.repeat(np.array(addresses) - lowest, rows)
     memory = Memory.from_address(lowest)
     memory.maps = views
-    return cast("mmap.mmap", memory), begins + places, ends + places
+    buffer = cast("mmap.mmap", memory)
+    counts = np.diff(bounds)
+    first = np.repeat(np.array(addresses) - lowest, counts)
+    nbytes = np.repeat(np.fromiter(map(len, maps), np.int64, len(maps)), counts)
+    _refuse((rows < 0) | (rows > (nbytes - _HEAD_NBYTES) // 4))
+    words = gather_bytes(buffer, first + 4 * rows + 4, 8).view("<u4").reshape(-1, 2).astype(np.int64)
+    begins, ends = words[:, 0], words[:, 1]
+    _refuse((begins > ends) | (ends > nbytes))
+    return buffer, first + begins, first + ends
+
+
+def _refuse(outside: NDArray[np.bool_]) -> None:
+    if outside.any():
+        raise IndexError(f"row {outside.argmax()} of {len(outside)} is not within its map")

@@ -69,6 +69,11 @@ def guarded(descriptor: int, nbytes: int) -> mmap.mmap | None:
     return mapping
 
 
+def begin_of(mapping: mmap.mmap) -> int:
+    """Give the address at which a guarded map begins."""
+    return _begins[mapping]
+
+
 def was_cut(mapping: mmap.mmap) -> bool:
     """Whether pages of a guarded map had to be replaced by zeros."""
     return any(each() is mapping for each in CUT)

@@ -9,6 +9,7 @@ import numpy as np
 
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
+from streamshard.read.guarded_map import begin_of
 from streamshard.read.head import ShardHead, offsets_of, read_head
 from streamshard.read.identity import describe_sample
 from streamshard.read.raw_file import RawFile
@@ -189,16 +190,13 @@ class ShardReader:
         mapped = None if takes_more else self._file.mapped()
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
-    def spans_in_place(
-        self, rows: NDArray[np.integer[Any]]
-    ) -> tuple[mmap.mmap, NDArray[np.int64], NDArray[np.int64]] | None:
-        """The file's map and where rows begin and end in it. What comes of it counts only after ``check_whole``.
+    def map_in_place(self) -> tuple[mmap.mmap, int] | None:
+        """The file's map and its address, for rows to be taken out of. What comes of it counts only after ``check_whole``.
 
         None where rows are to be read, asked for ahead, or checked with their hashes.
         """
-        takes_more = self._advises or self._check is not None
-        mapped = None if takes_more else self._file.mapped()
-        return None if mapped is None else (mapped, *self._spans(rows))
+        mapped = None if self._advises or self._check is not None else self._file.mapped()
+        return None if mapped is None else (mapped, begin_of(mapped))
 
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""
