@@ -18,8 +18,6 @@ from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.format.side_by_side import side_by_side
 
 if TYPE_CHECKING:
-    import mmap
-
     from streamshard.dataset.source import Source
     from streamshard.format.column import Buffer
     from streamshard.format.decoder import SampleDecoder
@@ -150,7 +148,8 @@ class ShardPool(OpenReaders):
         """
         numbers = shards[bounds[:-1]].tolist()
         readers: list[ShardReader] = []
-        places: list[tuple[mmap.mmap, int]] = []
+        maps: list[NDArray[np.uint8]] = []
+        addresses: list[int] = []
         for shard in numbers:
             entry = self._open.get(shard)
             if entry is None:
@@ -159,17 +158,18 @@ class ShardPool(OpenReaders):
             else:
                 self._open.move_to_end(shard)
                 reader = entry[0]
-            place = reader.map_in_place()
+            place = reader.in_memory()
             if place is None or reader.decoder is not (readers or [reader])[0].decoder:
                 return None
             readers.append(reader)
-            places.append(place)
+            maps.append(place[0])
+            addresses.append(place[1])
         # One that is closed again does not know whether it was cut.
         if not all(map(self._open.__contains__, numbers)):
             return None
         inverse = _inverse(order)
         try:
-            buffer, begins, ends = side_by_side(*zip(*places, strict=True), bounds, rows)
+            buffer, begins, ends = side_by_side(maps, addresses, bounds, rows)
             values = decode(readers[0].decoder, buffer, begins[inverse], ends[inverse])
         except (IndexError, FormatError):
             return None

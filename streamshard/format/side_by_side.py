@@ -29,18 +29,18 @@ class Memory(ctypes.Array[ctypes.c_char]):
 
     _type_ = ctypes.c_char
     _length_ = sys.maxsize >> 7
-    maps: list[np.ndarray]  # views of them: a map that somebody closes stays as long as they do
+    maps: Sequence[NDArray[np.uint8]]  # a map that somebody closes stays as long as they do
 
 
 def side_by_side(
-    maps: Sequence[mmap.mmap], addresses: Sequence[int], bounds: Ids, rows: Ids
+    maps: Sequence[NDArray[np.uint8]], addresses: Sequence[int], bounds: Ids, rows: Ids
 ) -> tuple[Buffer, Ids, Ids]:
     """Give a buffer in which the maps of shards lie as they lie in memory, and where rows begin and end in it.
 
     Where they do stands in front of each shard's samples, in two words for each row.
 
     Args:
-        maps: of raw shard files, one or more.
+        maps: raw shard files, one or more.
         addresses: where each begins in memory.
         bounds: rows bounds[i] to bounds[i + 1] are in map i; shape (len(maps) + 1,).
         rows: numbers of rows in their shard; shape (n,).
@@ -48,10 +48,9 @@ def side_by_side(
     Raises:
         IndexError: a row that is not within its map.
     """
-    views = [np.frombuffer(each, np.uint8) for each in maps]
     lowest = min(addresses)
     memory = Memory.from_address(lowest)
-    memory.maps = views
+    memory.maps = maps
     buffer = cast("mmap.mmap", memory)
     counts = np.diff(bounds)
     first = np.repeat(np.array(addresses) - lowest, counts)

@@ -7,7 +7,6 @@ import logging
 import mmap
 import os
 import stat
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,14 @@ import numpy as np
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, FormatError, StorageError
 from streamshard.read.disks import is_local_device
-from streamshard.read.guarded_map import CUT, guarded, raise_held_back, stand_guard, was_cut
+from streamshard.read.guarded_map import (
+    CUT,
+    begin_of,
+    guarded,
+    raise_held_back,
+    stand_guard,
+    was_cut,
+)
 from streamshard.storage.blob import identity
 
 if TYPE_CHECKING:
@@ -54,10 +60,15 @@ class RawFile:
         self.path = path
         self.nbytes = nbytes
         self._shard = shard
-        self._fd = open_regular(path, shard=shard) if descriptor is None else descriptor
+        self._fd = _opened(path, shard) if descriptor is None else descriptor
         self._map: mmap.mmap | None = None
-        self._inherited: mmap.mmap | None = None
+        self._bytes: NDArray[np.uint8] | None = None
+        self._address = 0
+        self._forks = _forks
         status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise _not_regular(path, shard)
         if status.st_size != nbytes:
             self.close()
             raise FormatError(
@@ -116,13 +127,25 @@ class RawFile:
             FormatError: the file was cut before it could be mapped.
         """
         mapping = self._map
-        return self._mapped_now() if mapping is None else mapping
+        return self._mapped_now() if mapping is None or self._forks != _forks else mapping
+
+    def in_memory(self) -> tuple[NDArray[np.uint8], int] | None:
+        """Return the bytes of the map and the address at which they begin; else as ``mapped``.
+
+        The map stays as long as the array, also where the file is closed meanwhile.
+        """
+        mapping = self.mapped()
+        if mapping is None:
+            return None
+        if self._bytes is None:  # once: each takes two objects more, and a chunk may need thousands
+            self._bytes = np.frombuffer(mapping, np.uint8)
+            self._address = begin_of(mapping)
+        return self._bytes, self._address
 
     def _mapped_now(self) -> mmap.mmap | None:
         self._check_open()
-        if self._inherited is not None:
+        if self._map is not None:  # inherited: this process may have got handlers of signals of its own
             stand_guard()
-            self._map, self._inherited = self._inherited, None
         elif self.is_local:
             try:
                 self._map = guarded(self._fd, self.nbytes)
@@ -131,8 +154,7 @@ class RawFile:
                 if nbytes < self.nbytes:
                     raise self._cut(nbytes) from error
                 logger.debug("%s is read without a map: %s", self.path, error)
-        if self._map is not None:
-            _MAPPED.add(self)
+        self._forks = _forks
         return self._map
 
     def check_whole(self) -> None:
@@ -140,10 +162,6 @@ class RawFile:
         mapping = self._map
         if mapping is not None and (mapping.size() < self.nbytes or (CUT and was_cut(mapping))):
             raise self._cut(os.fstat(self._fd).st_size)
-
-    def begin_in_child(self) -> None:
-        """Make a forked process, which may get handlers of signals of its own, look to its guard before it reads."""
-        self._map, self._inherited = None, self._map or self._inherited
 
     def is_cached(self) -> bool:
         """Whether the file seems to be in the page cache: looks at a few places; False where that cannot be told."""
@@ -165,8 +183,8 @@ class RawFile:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
-        mapping = self._map or self._inherited
-        self._map = self._inherited = None
+        mapping = self._map
+        self._map = self._bytes = None
         if mapping is not None:
             # Arrays that still look into the map keep it alive; it goes with the last of them.
             with contextlib.suppress(BufferError):
@@ -192,22 +210,30 @@ class RawFile:
         )
 
 
-_MAPPED: weakref.WeakSet[RawFile] = weakref.WeakSet()
+_forks = 0  # how many forks lie between the first process and this one
 
 
-def _begin_in_child() -> None:
-    for file in list(_MAPPED):
-        file.begin_in_child()
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
 
 
-os.register_at_fork(after_in_child=_begin_in_child)
+os.register_at_fork(after_in_child=_count_fork)
 
 
 def open_regular(path: Path | str, *, shard: str) -> int:
     """Open ``path`` for reading and return its descriptor. Raises as ``RawFile`` does."""
+    fd = _opened(path, shard)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_regular(path, shard)
+    return fd
+
+
+def _opened(path: Path | str, shard: str) -> int:
     try:
         # O_NONBLOCK: a FIFO under the name of a shard must not hang the reader.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise BlobNotFoundError(
             f"shard {shard!r}: no file {path}, but the index lists it; "
@@ -217,7 +243,7 @@ def open_regular(path: Path | str, *, shard: str) -> int:
         raise AccessDeniedError(f"shard {shard!r}: no permission to read {path}") from error
     except OSError as error:
         raise StorageError(f"shard {shard!r}: cannot open {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise StorageError(f"shard {shard!r}: {path} is not a regular file")
-    return fd
+
+
+def _not_regular(path: Path | str, shard: str) -> StorageError:
+    return StorageError(f"shard {shard!r}: {path} is not a regular file")

@@ -9,7 +9,6 @@ import numpy as np
 
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
-from streamshard.read.guarded_map import begin_of
 from streamshard.read.head import ShardHead, offsets_of, read_head
 from streamshard.read.identity import describe_sample
 from streamshard.read.raw_file import RawFile
@@ -88,19 +87,17 @@ class ShardReader:
         self._file = RawFile(path, info.raw.nbytes, shard=self.name, descriptor=descriptor)
         try:
             self.head = read_head(self._file, info, shard=self.name, known=known)
-            offsets = offsets_of(self.head, self._file, info)
+            self._table = offsets_of(self.head, self._file, info)
         except BaseException:
             self._file.close()
             raise
         self.num_samples = info.num_samples
         # In the map they may change under our hands, and go: nothing is taken on trust there.
         self._in_map = self.head.offsets is None
-        self._begins = offsets[:-1]
-        self._ends = offsets[1:]
-        self._offsets = offsets.data  # its items are Python ints, quicker than NumPy scalars
+        self._places: memoryview | None = None
         self._nbytes = info.raw.nbytes
         self._quick_row = decoder.quick_row
-        payload = info.raw.nbytes - self._offsets[0]
+        payload = info.raw.nbytes - self._table.item(0)
         is_large = payload >= _ADVISED_ROW_NBYTES * self.num_samples
         self._advises = self._file.is_local and is_large and not self._file.is_cached()
 
@@ -136,7 +133,8 @@ class ShardReader:
                 return self.decoder.one(encoded)
             except FormatError as error:
                 raise FormatError(f"{self._where(row)}: {error}") from error
-        begin, end = self._offsets[row], self._offsets[row + 1]
+        offsets = self._offsets
+        begin, end = offsets[row], offsets[row + 1]
         if not begin <= end <= self._nbytes:
             raise self._changed()
         try:
@@ -190,13 +188,12 @@ class ShardReader:
         mapped = None if takes_more else self._file.mapped()
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
-    def map_in_place(self) -> tuple[mmap.mmap, int] | None:
+    def in_memory(self) -> tuple[NDArray[np.uint8], int] | None:
         """The file's map and its address, for rows to be taken out of. What comes of it counts only after ``check_whole``.
 
         None where rows are to be read, asked for ahead, or checked with their hashes.
         """
-        mapped = None if self._advises or self._check is not None else self._file.mapped()
-        return None if mapped is None else (mapped, begin_of(mapped))
+        return None if self._advises or self._check is not None else self._file.in_memory()
 
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""
@@ -242,7 +239,7 @@ class ShardReader:
         """Return the encoded size of each sample, shape (num_samples,)."""
         if self._in_map:
             self._file.mapped()
-        nbytes = self._ends.astype(np.int64) - self._begins.astype(np.int64)
+        nbytes = np.diff(self._table.astype(np.int64))
         if self._in_map:
             self._file.check_whole()
         return nbytes
@@ -270,8 +267,17 @@ class ShardReader:
             (self.path, self.info, self.decoder, self.name, self.first_sample_id, self._check),
         )
 
+    @property
+    def _offsets(self) -> memoryview:
+        """The table as Python ints, which NumPy makes more slowly; for rows that are read one by one."""
+        places = self._places
+        if places is None:
+            places = self._places = self._table.data
+        return places
+
     def _span(self, row: int) -> tuple[int, int]:
-        begin, end = self._offsets[row], self._offsets[row + 1]
+        offsets = self._offsets
+        begin, end = offsets[row], offsets[row + 1]
         if self._in_map and not begin <= end <= self._file.nbytes:
             raise self._changed()
         return begin, end
@@ -280,7 +286,8 @@ class ShardReader:
         if self._in_map:
             self._file.mapped()
         try:
-            begins, ends = self._begins.take(rows).astype(np.int64), self._ends.take(rows).astype(np.int64)
+            begins = self._table[:-1].take(rows).astype(np.int64)
+            ends = self._table[1:].take(rows).astype(np.int64)
         except IndexError:
             raise IndexError(
                 f"rows of shard {self.name!r}: {np.min(rows)} to {np.max(rows)} asked, "

@@ -19,6 +19,7 @@ from streamshard.dataset import feed, open_readers
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
 from streamshard.read import head
+from streamshard.read.shard_reader import ShardReader
 from streamshard.storage.cache import NodeCache
 from tests.support.pretended_ranks import loader_of, numbers, read_part, write_numbers
 
@@ -445,9 +446,13 @@ def test_few_rows_of_each_of_many_shards_are_decoded_together(
     ids = np.random.default_rng(3).permutation(300)[:150]
     assert numbers(shards.samples(ids)) == ids.tolist()
     assert shards.columns(ids)["number"].tolist() == ids.tolist()
-    for reader, _ in shards._open.values():
-        monkeypatch.setattr(reader, "samples", None)  # one call for all shards, none for one
-    assert numbers(shards.samples(ids)) == ids.tolist()
+    few_open = ShardPool(shards._source, capacity=9)
+    for each in (shards, few_open):
+        monkeypatch.setattr(each, "_one_by_one", lambda samples: None)
+        monkeypatch.setattr(ShardReader, "samples", None)  # one call for all shards, none for one
+    monkeypatch.setattr(shards, "_decoded_together", None)  # from the maps, and only else copied together
+    for each in (shards, few_open):
+        assert numbers(each.samples(ids)) == ids.tolist()
 
 
 def test_a_malformed_sample_among_many_shards_is_named(tmp_path: Path) -> None:
