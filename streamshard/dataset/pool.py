@@ -190,11 +190,11 @@ class ShardPool(OpenReaders):
         bounds = np.concatenate(([0], cuts, [len(samples)]))
         visits = len(bounds) - 1
         is_thin = visits >= _JOINED_FROM and self._has_small_rows
-        if is_thin or len(samples) >= FEW * visits:
-            if visits <= self._capacity and self._keeps_open and not self._lent:
-                found = self._in_order_of_use(shards, rows, bounds, order, decode)
-                if found is not None:
-                    return found
+        stays_open = visits <= self._capacity and self._keeps_open and not self._lent
+        if stays_open and (is_thin or len(samples) >= FEW * visits):
+            found = self._in_order_of_use(shards, rows, bounds, order, decode)
+            if found is not None:
+                return found
         if is_thin and len(samples) < _JOINED_BELOW * len(bounds):
             found = self._decoded_together(shards, rows, bounds, decode)
             if found is not None:

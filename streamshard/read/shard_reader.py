@@ -189,7 +189,7 @@ class ShardReader:
         return None if mapped is None else (self.decoder.quick_row, mapped, self._offsets)
 
     def in_memory(self) -> tuple[NDArray[np.uint8], int] | None:
-        """The file's map and its address, for rows to be taken out of. What comes of it counts only after ``check_whole``.
+        """The file's map and its address. What comes of it counts only after ``check_whole``.
 
         None where rows are to be read, asked for ahead, or checked with their hashes.
         """
@@ -239,7 +239,8 @@ class ShardReader:
         """Return the encoded size of each sample, shape (num_samples,)."""
         if self._in_map:
             self._file.mapped()
-        nbytes = np.diff(self._table.astype(np.int64))
+        table = self._table.astype(np.int64)
+        nbytes: NDArray[np.int64] = table[1:] - table[:-1]
         if self._in_map:
             self._file.check_whole()
         return nbytes
