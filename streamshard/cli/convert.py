@@ -103,7 +103,11 @@ class _ConvertCommand(click.Command):
     help="Key that holds images, or 'none'; repeatable.",
 )
 @click.option(
-    "--file-key", "file_keys", multiple=True, metavar="NAME", help="Key of an audio or video file, or 'none'."
+    "--file-key",
+    "file_keys",
+    multiple=True,
+    metavar="NAME",
+    help="Key of audio or video, or 'none'; repeatable.",
 )
 @click.option("--size-limit", default="64mb", metavar="SIZE", help="Target size of a shard (64mb), or none.")
 @click.option("--samples-per-shard", type=int, metavar="N", help="Most samples in a shard.")

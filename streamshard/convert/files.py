@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from streamshard.convert.messages import names_media
+from streamshard.convert.media_parts import names_media
 from streamshard.convert.places import Located
 from streamshard.convert.references import DATA_URI_REFERENCE, Embedded, Reference, is_file_value
 
@@ -77,7 +77,7 @@ def file_like_keys(values: Mapping[str, Any], references: Collection[str]) -> li
 
 def media_keys(values: Mapping[str, Any]) -> list[str]:
     """The keys of a record that hold messages which name audio or video files."""
-    return [key for key, value in values.items() if type(value) is list and names_media(value)]
+    return [key for key, value in values.items() if names_media(value)]
 
 
 def _names_files(value: Any) -> bool:

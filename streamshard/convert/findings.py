@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamshard.convert.files import FILE_ENCODINGS
 from streamshard.convert.json_members import WHOLE
+from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.runs import RunsOfKeys
 from streamshard.convert.sources import Source
@@ -102,9 +103,11 @@ class Findings:
             )
         if self.media:
             keys = [key for key, _ in self.media.most_common(_LISTED_KEYS)]
+            options = " ".join(f"--file-key {shlex.quote(key)}" for key in keys)
             found.append(
-                f"messages under {', '.join(map(repr, keys))} name audio or video, which is not looked for inside"
-                " messages: list the files under a key of their own, and name it with --file-key"
+                f"messages under {', '.join(map(repr, keys))} name audio or video, whose files are not stored:"
+                f" {options} stores them, in columns {' and '.join(map(repr, MEDIA_COLUMNS.values()))}, and --file-key"
+                " none says that it is meant so"
             )
         several = [name for name, encoding in encodings.items() if encoding == FILE_ENCODINGS[1]]
         if several:

@@ -149,7 +149,7 @@ class _ImageSizes:
             ):
                 return None
             return sum(
-                self._size(reference, as_is=key in self._shaping.file_keys)
+                self._size(reference, as_is=key in shaped.found.files)
                 for key, references in shaped.references.items()
                 for reference in references
             )

@@ -18,6 +18,7 @@ from streamshard.convert.class_names import (
     renamed,
 )
 from streamshard.convert.columns import (
+    DECLARED,
     EMPTY_LIST,
     NULL,
     OTHER,
@@ -29,6 +30,7 @@ from streamshard.convert.columns import (
 from streamshard.convert.files import FILE_ENCODINGS, NO_FILES
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
+from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
@@ -66,6 +68,7 @@ class MergedScan:
         self._image_rows: Counter[str] = Counter()
         self._image_names: Counter[str] = Counter()
         self._image_formats: dict[str, Counter[str]] = {}
+        self._files: set[str] = set()
         self._num_texts = 0
         self._class_names: ClassNames = {}
         self._digests = JobDigests(0)
@@ -109,13 +112,20 @@ class MergedScan:
             self.findings.image_like += chunk.image_like
             self.findings.file_like += chunk.file_like
             self.findings.media += chunk.media
+            self._files |= chunk.files
             self.findings.met |= chunk.met
             self.findings.held += [(source, name, count) for name, count in chunk.held.items()]
         for source, records in zip(self._sources, records_of, strict=True):
             if not records:
                 self.findings.empty_sources.append(source)
         self.findings.unwanted = self._num_texts - self.num_records - self.problem_counts.total()
-        self.findings.files = sum(self._image_rows[key] for key in self._options.file_keys)
+        if self._options.file_keys != NO_FILES:
+            own = {key for key in self._options.file_keys if not self._holds_messages(key)}
+            self._files |= own
+            if len(own) < len(self._options.file_keys):
+                like = dict(self._options.like)
+                self._files |= {name for name in MEDIA_COLUMNS.values() if like.get(name) in FILE_ENCODINGS}
+        self.findings.files = sum(self._image_rows[key] for key in self._files)
         self.findings.images = sum(self._image_rows.values()) - self.findings.files
         self.findings.tars = any(source.kind == TAR for source in self._sources)
 
@@ -156,12 +166,16 @@ class MergedScan:
             if key != "none" and key not in self.keys and key not in self._image_rows:
                 known = ", ".join(map(repr, sorted(self.keys)[:30]))
                 raise ConvertError(f"--image-key {key!r}: no record has that key; there are: {known}")
-        files = () if self._options.file_keys == NO_FILES else self._options.file_keys
-        for key in files:
+        for key in self._options.file_keys if self._options.file_keys != NO_FILES else ():
             if key not in self.keys:
                 known = ", ".join(map(repr, sorted(self.keys)[:30]))
                 raise ConvertError(f"--file-key {key!r}: no record has that key; there are: {known}")
-        wanted = set(self._image_rows).union(files)
+            if self._holds_messages(key) and self._image_rows[key]:
+                raise ConvertError(
+                    f"--file-key {key}: {self._image_rows[key]} of {self.keys[key].count} records have files there, and"
+                    " others messages; give these a key of their own"
+                )
+        wanted = self._files.union(self._image_rows)
         if self._options.image_keys != ("none",):
             # A key that was named because images stand inside its messages stays a column of its own.
             wanted |= {
@@ -175,7 +189,7 @@ class MergedScan:
         }
         columns = []
         for key in sorted(wanted):
-            if key in files:
+            if key in self._files:
                 columns.append(self._file_column(key))
                 continue
             if key in like:
@@ -188,6 +202,10 @@ class MergedScan:
             self._refuse_mixture(key)
             columns.append(ImageColumn(key, item if one_each else f"list[{item}]", not one_each, named))
         return tuple(columns)
+
+    def _holds_messages(self, key: str) -> bool:
+        """Whether a key of files is one of messages, whose files have columns of their own."""
+        return key in self.keys and bool(self.keys[key].kinds & (OTHER | DECLARED))
 
     def _file_column(self, key: str) -> ImageColumn:
         """The column for files that are stored as they are."""
@@ -314,7 +332,7 @@ class MergedScan:
         tokens = self.token_facts()
         # Of a part it is not known which of the files are in it.
         formats = {key: dict(found) for key, found in self._image_formats.items() if options.part is None}
-        files = {key: formats.get(key, {}) for key in options.file_keys if key in self.keys}
+        files = {key: formats.get(key, {}) for key in sorted(self._files)}
         return {
             "convert": {
                 "check": options.check,
@@ -326,7 +344,7 @@ class MergedScan:
                 "skipped": dict(self.problem_counts),
                 "version": 1,
             },
-            "images": {key: found for key, found in formats.items() if key not in options.file_keys},
+            "images": {key: found for key, found in formats.items() if key not in self._files},
             **({"files": files} if files and options.part is None else {}),
             **({TOKENS_KEY: tokens} if tokens else {}),
             **({CLASS_NAMES_KEY: self._class_names} if self._class_names else {}),

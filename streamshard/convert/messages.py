@@ -17,19 +17,20 @@ bytes get a column of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-_CONTENT_KEYS = ("content", "value", "parts")
+CONTENT_KEYS = ("content", "value", "parts")
 _TYPES = frozenset(("image", "image_url", "input_image"))
-_DEEPEST_LIST = 4
-_MEDIA_TYPES = ("mime_type", "mimeType", "media_type", "mediaType")
-_INLINE = ("inline_data", "inlineData")
-_HOLDERS = ("image_url", "image", "source", *_INLINE, "url", "path", "base64", "data", "bytes")
-_PART_KEYS = frozenset(("type", "image", *_INLINE))
-_NESTING_KEYS = (*_CONTENT_KEYS, "images")
-BASE64_HOLDERS = ("base64", "data", "bytes")
-"""The keys whose text is base64 without a head."""
+DEEPEST_LIST = 4
+MEDIA_TYPES = ("mime_type", "mimeType", "media_type", "mediaType")
+INLINE = ("inline_data", "inlineData")
+_OWN = ("image_url", "image")
+_HOLDERS = ("source", *INLINE, "url", "path", "base64", "data", "bytes")
+_PART_KEYS = frozenset(("type", "image", *INLINE))
+_NESTING_KEYS = (*CONTENT_KEYS, "images")
+# The keys whose text is base64 without a head.
+_BASE64_HOLDERS = ("base64", "data", "bytes")
 
 
 class ImagePart:
@@ -42,11 +43,18 @@ class ImagePart:
         self.key = key
         self.value = self.holder[key]
 
+    @property
+    def is_base64(self) -> bool:
+        """Whether text that stands there is base64 without a head."""
+        return self.key in _BASE64_HOLDERS
+
     def empty(self) -> None:
         """Take the content of the image out of the chat; a path or URL stays."""
         if isinstance(self.value, str):
             head, comma, _ = self.value.partition(",")
             self.holder[self.key] = head + comma if head[:5].lower() == "data:" else ""
+        elif isinstance(self.value, dict):
+            self.holder[self.key] = {**self.value, "bytes": None}
         else:
             self.holder[self.key] = None
 
@@ -65,7 +73,7 @@ def holds_parts(value: Any, depth: int = 0) -> bool:
     if type(value) is not list:
         return False
     for item in value:
-        if type(item) is list and depth < _DEEPEST_LIST and holds_parts(item, depth + 1):
+        if type(item) is list and depth < DEEPEST_LIST and holds_parts(item, depth + 1):
             return True
         if type(item) is not dict:
             continue
@@ -85,7 +93,7 @@ def take_parts(messages: list[Any], depth: int = 0) -> tuple[list[Any], list[Ima
     marks = 0
     for message in messages:
         made = message
-        if type(message) is list and depth < _DEEPEST_LIST:
+        if type(message) is list and depth < DEEPEST_LIST:
             made, more, bare = take_parts(message, depth + 1)
             parts += more
             marks += bare
@@ -93,7 +101,7 @@ def take_parts(messages: list[Any], depth: int = 0) -> tuple[list[Any], list[Ima
             made = _part(message, parts)
             marks += made is message
         elif type(message) is dict:
-            for key in _CONTENT_KEYS:
+            for key in CONTENT_KEYS:
                 content = message.get(key)
                 if type(content) is list:
                     inner, more, bare = take_parts(content)
@@ -119,47 +127,37 @@ def _is_part(item: dict[str, Any]) -> bool:
     image = item.get("image")
     if image is not None:
         # Qwen's short form, beside {"text": …}, or Bedrock's; a message has a role or the like.
-        known = type(image) is str or (type(image) is dict and "source" in image)
+        known = type(image) is str or (type(image) is dict and ("source" in image or _is_file(image)))
         return known and not {"role", "from"} & item.keys()
-    return any(_is_image_type(item[key]) for key in _INLINE if key in item)
+    return any(_is_image_type(item[key]) for key in INLINE if key in item)
 
 
 def _is_image_type(value: Any) -> bool:
     """Whether a file in a message says that it is an image."""
-    kinds = [value.get(key) for key in _MEDIA_TYPES] if type(value) is dict else []
+    kinds = [value.get(key) for key in MEDIA_TYPES] if type(value) is dict else []
     return any(type(kind) is str and kind.startswith("image/") for kind in kinds)
 
 
 def _part(item: dict[str, Any], parts: list[ImagePart]) -> dict[str, Any]:
     """A copy of a part with its image noted; the part itself where it names none."""
     made = dict(item)
-    for holder, key in _places(made):
-        value = holder[key]
-        if value is not None and value != "":
-            parts.append(ImagePart(holder, key))
-            return made
+    for holder, key in filled_places(made, _OWN):
+        parts.append(ImagePart(holder, key))
+        return made
     return item
 
 
-def _places(made: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    for key in _HOLDERS:
+def filled_places(made: dict[str, Any], own: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where in a copy of a part a file may stand, under its ``own`` keys first; objects on the way are copied."""
+    for key in (*own, *_HOLDERS):
         value = made.get(key)
-        if type(value) is dict:
+        if type(value) is dict and value and not _is_file(value):
             made[key] = inner = dict(value)
-            yield from _places(inner)
-        elif key in made:
+            yield from filled_places(inner, own)
+        elif value is not None and value != "" and value != {} and value != []:
             yield made, key
 
 
-def names_media(value: Any, depth: int = 0) -> bool:
-    """Whether a value is messages with parts that name audio or video files, which are not looked for."""
-    if depth > 2 * _DEEPEST_LIST:
-        return False
-    if type(value) is list:
-        return any(names_media(item, depth + 1) for item in value)
-    if type(value) is not dict:
-        return False
-    kind = value.get("type")
-    if type(kind) is str and kind.removesuffix("_url") in ("audio", "video"):
-        return any(type(item) in (str, dict) for key, item in value.items() if key not in ("type", "text"))
-    return any(names_media(value.get(key), depth + 1) for key in _CONTENT_KEYS)
+def _is_file(value: dict[str, Any]) -> bool:
+    """Whether an object is a file as Hugging Face datasets keep them, with its bytes."""
+    return value.keys() <= {"bytes", "path"} and bool(value.get("bytes"))

@@ -31,7 +31,7 @@ class ConvertOptions:
         image_root: where relative image references start; ``None``: the folder of the JSONL file that names them.
         image_keys: keys that hold images; empty: found among ``image``, ``images``, ``image_path``, ….
             ``("none",)``: no key holds images.
-        file_keys: keys that hold files, audio or video, that are stored as they are;
+        file_keys: keys that hold files, audio or video, that are stored as they are, or chats that name such files;
             ``("none",)``: no key does, and names of such files are not pointed out.
         size_limit: target bytes of a shard, below 4 GiB; ``None``: cut only before 4 GiB.
         samples_per_shard: most samples in a shard, or ``None``.

@@ -96,6 +96,8 @@ class RecordTally:
                 tally.image_like.update(image_like_keys(shaped.values, shaped.references))
             for record in () if self._has_stored_images else records:
                 self._add_tags(record)
+        for record in records if self._shaping.file_keys else ():
+            tally.files.update(record.shaped.found.files)
         if self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
             self._add_images(rows, records)
 

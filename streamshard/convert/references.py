@@ -11,7 +11,8 @@ from typing import Any
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.listed_text import listed_in_text
-from streamshard.convert.messages import BASE64_HOLDERS, holds_parts, is_messages, take_parts
+from streamshard.convert.media_parts import MEDIA_COLUMNS, take_media
+from streamshard.convert.messages import holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
 
 KNOWN_IMAGE_KEYS = (
@@ -62,13 +63,15 @@ class References:
     """The images of a record in order, by the column that gets them, and the record without their bytes.
 
     ``in_place`` counts the images that stand in a message where they belong, so that no mark in the text stands for
-    them; ``marks`` counts the parts ``{"type": "image"}`` that name none.
+    them; ``marks`` counts the parts ``{"type": "image"}`` that name none. ``files`` are the columns whose files are
+    stored as they are.
     """
 
     record: dict[str, Any]
     images: dict[str, list[Reference]] = field(default_factory=dict)
     in_place: int = 0
     marks: int = 0
+    files: Collection[str] = ()
 
 
 def references_of(
@@ -80,7 +83,8 @@ def references_of(
     """Find the images of a record, for each key that names at least one, and the files under ``file_keys``.
 
     Without ``image_keys`` the known keys and all messages are looked at, and only one of them may hold images; then
-    keys whose value is an image file's bytes. ``settled`` keys are not looked at.
+    keys whose value is an image file's bytes. ``settled`` keys are not looked at. Of messages under one of
+    ``file_keys``, the audio and video in them is taken, into columns of their own, and images as without it.
 
     Raises:
         RecordProblem: a value that is no reference; images under two keys that nobody has asked for.
@@ -89,14 +93,17 @@ def references_of(
     if not file_keys:
         _add_images(found, record, image_keys, settled)
         return found
-    _add_images(found, record, image_keys, {*settled, *file_keys})
+    chats = [key for key in file_keys if record.get(key) and is_messages(record[key])]
+    _add_images(found, record, image_keys, {*settled, *file_keys}.difference(chats))
+    files: dict[str, list[Reference]] = {}
     for key in file_keys:
         value = record.get(key)
-        if value is not None and value != "" and value != []:
-            files = _as_file(key, value)
-            if files:
-                found.images[key] = files
-    found.images = dict(sorted(found.images.items()))
+        if key in chats:
+            _take_media(found, key, files)
+        elif value is not None and value != "" and value != []:
+            files[key] = _as_file(key, value)
+    found.files = [key for key, mine in files.items() if mine]
+    found.images = dict(sorted({**found.images, **{key: files[key] for key in found.files}}.items()))
     return found
 
 
@@ -180,7 +187,7 @@ def _take_nested(found: References, key: str, value: Any) -> None:
     images: list[Reference] = []
     for part in parts:
         reference = _as_reference(f"an image inside {key!r}", part.value)
-        if isinstance(reference, str) and part.key in BASE64_HOLDERS and reference[:5].lower() != "data:":
+        if isinstance(reference, str) and part.is_base64 and reference[:5].lower() != DATA_URI_REFERENCE:
             reference = Embedded(decode_base64(reference, f"an image inside {key!r}"), DATA_URI_REFERENCE)
         if isinstance(reference, Embedded) or reference[:5].lower() == DATA_URI_REFERENCE:
             part.empty()
@@ -188,6 +195,36 @@ def _take_nested(found: References, key: str, value: Any) -> None:
     found.record = {**found.record, key: messages}
     found.images[NESTED_KEY] = found.images.get(NESTED_KEY, []) + images
     found.in_place += len(images)
+
+
+def _take_media(found: References, key: str, files: dict[str, list[Reference]]) -> None:
+    """Add the audio and video inside the messages under ``key``."""
+    messages, by_kind = take_media(found.record[key])
+    for kind, parts in by_kind.items():
+        column = MEDIA_COLUMNS[kind]
+        if found.record.get(column) not in (None, "", []):
+            raise RecordProblem(
+                TWO_IMAGE_KEYS,
+                f"{kind} inside the messages under {key!r} belongs into column {column!r}, and the record has a key of"
+                f" that name; --rename {column}=NAME, or --drop {column}",
+            )
+        place = f"{kind} inside {key!r}"
+        for part in parts:
+            try:
+                reference = _as_reference(place, part.value, _FILE_HINT)
+                if (
+                    isinstance(reference, str)
+                    and part.is_base64
+                    and reference[:5].lower() != DATA_URI_REFERENCE
+                ):
+                    reference = Embedded(decode_base64(reference, place), f"data:{part.media_type}")
+            except RecordProblem as problem:
+                raise problem.of_file() from None
+            if isinstance(reference, Embedded) or reference[:5].lower() == DATA_URI_REFERENCE:
+                part.empty()
+            files.setdefault(column, []).append(reference)
+    if by_kind:
+        found.record = {**found.record, key: messages}
 
 
 def _held_images(value: Any) -> list[Reference]:

@@ -170,7 +170,7 @@ class _Scan:
             if self._task.check:
                 check_declared(shaped, self._task.shaping.declared, self._task.images.max_pixels)
             for key, found in shaped.references.items():
-                if key in shaping.file_keys:
+                if key in shaped.found.files:
                     pending.located += [self._located_file(reference) for reference in found]
                 else:
                     pending.located += [self._located(reference) for reference in found]

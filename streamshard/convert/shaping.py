@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.conditions import Condition
-from streamshard.convert.files import NO_FILES
+from streamshard.convert.files import FILE_ENCODINGS, NO_FILES
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
+from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 from streamshard.convert.references import (
     KNOWN_IMAGE_KEYS,
@@ -70,7 +71,7 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
                 f" already; give that another name with --rename {column.column}=NAME, or --drop it"
             )
         declared[column.column] = column.encoding
-    files = {name for key in options.file_keys for name in (key, f"{key}_path")}
+    files = _file_columns(options)
     for name, encoding in plain_columns(options.like).items():
         if name in files:
             continue
@@ -102,7 +103,26 @@ def settled_shaping(sources: Sequence[Source], options: ConvertOptions) -> Shapi
         file_keys=() if options.file_keys == NO_FILES else options.file_keys,
         looks_for_files=not options.file_keys,
         emptied=frozenset(emptied),
+        searched=_searched(options),
     )
+
+
+def _searched(options: ConvertOptions) -> frozenset[str]:
+    """The JSON columns of the dataset that is added to whose messages may hold images or files, as they did there."""
+    like = dict(options.like)
+    if like.get(NESTED_KEY) not in IMAGE_FILES and not options.file_keys:
+        return frozenset()
+    given = {*dict(options.columns), *KNOWN_IMAGE_KEYS}
+    return frozenset(name for name, encoding in options.like if encoding == "json" and name not in given)
+
+
+def _file_columns(options: ConvertOptions) -> set[str]:
+    """The names of columns of files, and of their names, as far as they are known before any record is read."""
+    like = dict(options.like)
+    keys = {key for key in options.file_keys if like.get(key) != "json"}
+    if len(keys) < len(options.file_keys):  # messages, whose files have columns of their own
+        keys |= {name for name in MEDIA_COLUMNS.values() if like.get(name) in FILE_ENCODINGS}
+    return {name for key in keys for name in (key, f"{key}_path")}
 
 
 def plain_columns(like: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -130,6 +150,7 @@ class Shaping:
         looks_for_files: nobody has said which keys do, so that names of such files are pointed out.
         emptied: keys whose binary is no bytes where it is null or absent: columns of the dataset that is added to,
             unless somebody has declared them.
+        searched: declared keys whose messages are looked at for images all the same.
     """
 
     image_keys: tuple[str, ...] = ()
@@ -144,6 +165,7 @@ class Shaping:
     file_keys: tuple[str, ...] = ()
     looks_for_files: bool = True
     emptied: frozenset[str] = frozenset()
+    searched: frozenset[str] = frozenset()
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
@@ -160,7 +182,7 @@ class Shaping:
             for name, encoding in source.columns.items()
             if name in self.asked and before.get(name) == encoding and parse_encoding(encoding).size is None
         }
-        return replace(self, passed=frozenset(passed), stored=stored)
+        return replace(self, passed=frozenset(passed), stored=stored, searched=self.searched - passed)
 
     def with_images_under(self, keys: Sequence[str]) -> Shaping:
         """As this, for records in which a scan has found images under these keys alone, or none.
@@ -189,14 +211,14 @@ class Shaping:
             record = self._chosen(record)
         if arrays:
             record = self._with_tokens(record, arrays)
-        if self.declared:
-            record = self._typed(record)
         found = references_of(
             _unfolded(record, self.file_keys) if rich else record,
             self.image_keys,
-            self.declared,
+            self.declared.keys() - self.searched if self.searched else self.declared,
             self.file_keys,
         )
+        if self.declared:
+            found.record = self._typed(found.record)
         if rich:
             found.record = {
                 key: value

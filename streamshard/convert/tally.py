@@ -19,7 +19,7 @@ from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
 from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally5"
+_MAGIC = b"sstally6"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1
@@ -89,6 +89,7 @@ class ChunkTally:
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
     ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored,
     ``file_like`` those that look like an audio or video file, ``media`` those that are messages which name some;
+    ``files`` has the columns whose files are stored as they are;
     ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
     that hold objects, with their number.
     """
@@ -110,6 +111,7 @@ class ChunkTally:
     image_like: Counter[str] = field(default_factory=Counter)
     file_like: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
+    files: set[str] = field(default_factory=set)
     met: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
 
@@ -137,6 +139,7 @@ class ChunkTally:
             "file_like": dict(self.file_like),
             "media": dict(self.media),
             "met": sorted(self.met),
+            "files": sorted(self.files),
             "held": self.held,
         }
         arrays = {
@@ -219,6 +222,7 @@ class SavedChunk:
         self.file_like: Counter[str] = Counter(heading["file_like"])
         self.media: Counter[str] = Counter(heading["media"])
         self.met: set[str] = set(heading["met"])
+        self.files: set[str] = set(heading["files"])
         self.held: dict[str, int] = heading["held"]
 
     def array(self, name: str) -> NDArray[Any]:
