@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,8 +146,7 @@ class KeySummary:
     kinds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ImageColumn:
+class ImageColumn(NamedTuple):
     """One key that holds images: ``listed`` where a record may have none or several.
 
     ``named`` says whether any of them has a path or the like, so that there is a column for these.
@@ -167,8 +166,7 @@ class ImageColumn:
         return "json" if self.listed else "str"
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnPlan:
+class ColumnPlan(NamedTuple):
     """All columns of the dataset: plain keys with their encoding, image keys, and the keys joined into one column.
 
     ``declared`` are those of the plain keys whose values come in their stored form (see :mod:`shaping`).
@@ -305,8 +303,7 @@ def _fixed_nbytes(encoding: str) -> int | None:
     return parse_encoding(encoding).size
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkKey:
+class ChunkKey(NamedTuple):
     """The sizes of one key in one chunk, loaded again: arrays uint32[values], in record order."""
 
     rows: NDArray[np.uint32]

@@ -6,8 +6,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 
@@ -22,8 +21,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """One condition on the value under a key of the input; a missing key counts as null."""
 
     key: str

@@ -11,9 +11,14 @@ from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Origin
 from streamshard.convert.progress import Progress
 from streamshard.errors import ConvertError, FormatError
-from streamshard.format.index import INDEX_BASENAME, Index, parse_index, side_basenames
+from streamshard.format.index import (
+    INDEX_BASENAME,
+    MAX_INDEX_NBYTES,
+    Index,
+    parse_index,
+    side_basenames,
+)
 from streamshard.format.sample_hashes import digest_nbytes, side_basename
-from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.write.append import Base
 from streamshard.write.destination import is_shard_file
 

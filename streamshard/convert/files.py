@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -40,7 +39,7 @@ def as_file(reference: Reference, located: Located | Embedded) -> Located | Embe
     if isinstance(located, Located):
         return located._replace(as_is=True)
     match = _MEDIA_TYPE.match(reference) if isinstance(reference, str) else None
-    return replace(located, as_is=True, kept=located.kept if match is None else match.group().lower())
+    return located._replace(as_is=True, kept=located.kept if match is None else match.group().lower())
 
 
 def file_type(located: Located | Embedded) -> str:

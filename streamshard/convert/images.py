@@ -6,8 +6,8 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
+from typing import NamedTuple
 
 from streamshard.convert.problems import HUGE_IMAGE, UNREADABLE_IMAGE, RecordProblem
 from streamshard.format.images import refuse_program
@@ -35,8 +35,7 @@ _OTHERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFacts:
+class ImageFacts(NamedTuple):
     """Real format (``jpeg``, ``png``, ``webp``, …, ``unknown``) and whether the file holds more than one picture."""
 
     format: str

@@ -12,9 +12,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.listing import Place
 from streamshard.convert.places import local_path
@@ -63,8 +62,7 @@ _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """One input: its size, and where relative image references in it start.
 
     ``detail`` is what staging has to know beside the file itself (JSON text).
@@ -117,10 +115,10 @@ def find_origins(
                 raise ConvertError(
                     f"--records {records}: source {origin.name!r} is {origin.kind}, and only JSON has records inside"
                 )
-        origins = [replace(origin, detail=records) for origin in origins]
+        origins = [origin._replace(detail=records) for origin in origins]
     names = _short_names({public_url(origin.location) for origin in origins})
     return [
-        origin if origin.kind == RECIPE else replace(origin, name=names[public_url(origin.location)])
+        origin if origin.kind == RECIPE else origin._replace(name=names[public_url(origin.location)])
         for origin in origins
     ]
 

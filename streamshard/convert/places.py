@@ -7,17 +7,14 @@ or a link that leaves it is refused unless the user allows it.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import posixpath
-import re
 import stat
-import unicodedata
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from streamshard.convert.jsonl import read_span
@@ -43,11 +40,12 @@ from streamshard.storage.opening import is_local, local_directory, open_store
 from streamshard.storage.redact import public_url
 from streamshard.storage.store import Store
 
+if TYPE_CHECKING:
+    from streamshard.convert.missing import MissingImages
+
 _LARGEST_IMAGE = (1 << 32) - 1
 # Images below this come with one request.
 _SMALL_IMAGE = 1 << 22
-_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
-_LISTED_ENTRIES = 200_000
 _REMEMBERED_FOLDERS = 1 << 16
 # One for each image root of a conversion, with what it was opened with.
 _stores: deque[tuple[str, Any, Store]] = deque(maxlen=16)
@@ -133,7 +131,7 @@ class LocalImages:
         self._real_folder = lru_cache(maxsize=_REMEMBERED_FOLDERS)(os.path.realpath)
         # What relative references begin with, up to their last "/", where that leads into the root -> its real path.
         self._plain_folders: dict[str, str] = {}
-        self._entries = lru_cache(maxsize=16)(_entries)
+        self._missing: MissingImages | None = None
 
     def locate(self, reference: str) -> Located:
         """See :class:`ImagePlace`. A link in the last part of the path is met, and checked, when the file is read."""
@@ -251,45 +249,17 @@ class LocalImages:
 
     def _unopened(self, located: Located, error: OSError) -> RecordProblem:
         if isinstance(error, FileNotFoundError):
-            return RecordProblem(MISSING_IMAGE, self._missing_text(located))
+            from streamshard.convert.missing import MissingImages
+
+            self._missing = self._missing or MissingImages()
+            hint = self._missing.hint(located.name)
+            return RecordProblem(
+                MISSING_IMAGE,
+                f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}",
+            )
         return RecordProblem(
             MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
         )
-
-    def _missing_text(self, located: Located) -> str:
-        folder, base = os.path.split(located.name)
-        names = self._entries(folder)
-        meant = self._meant_path(located.name)
-        several = [f"{folder}/{name.strip()}" for name in re.split(r"[;|,]", base)]
-        if meant:
-            hint = f"{shorten(meant)} does: mend the reference"
-        elif len(several) > 1 and all(map(os.path.isfile, several)):
-            hint = f'these are {len(several)} files that do: several images of a record are a list, ["a.jpg", "b.jpg"]'
-        elif names is None:
-            hint = f"the folder {shorten(folder)} does not exist either{self._meant_folder(folder)}"
-        else:
-            near = nearby_names(base.rpartition("\\")[2], names)
-            hint = (
-                f"nearby: {', '.join(repr(name) for name in near)}"
-                if near
-                else "nothing of a similar name is there"
-            )
-        return f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}"
-
-    def _meant_folder(self, folder: str) -> str:
-        """What to say of folders with a similar name, where the first part of a path that is missing should be."""
-        above, base = os.path.split(folder)
-        while (names := self._entries(above)) is None and above != os.path.dirname(above):  # noqa: PTH120
-            above, base = os.path.split(above)
-        near = nearby_names(base, names or ())
-        return f"; nearby: {', '.join(repr(name) for name in near)}" if near else ""
-
-    def _meant_path(self, path: str) -> str | None:
-        """A file that is there under the path as other systems write it."""
-        for other in (path.strip(), path.replace("\\", "/"), unquote(path), unquote(path.replace("+", " "))):
-            if other != path and os.path.isfile(other):  # noqa: PTH113
-                return other
-        return None
 
 
 def _checked_nbytes(file: int, located: Located) -> int:
@@ -405,30 +375,3 @@ def check_image_nbytes(located: Located, nbytes: int) -> None:
             TOO_LARGE,
             f"image {shorten(located.reference)} has {nbytes} bytes, more than a shard can hold (4 GiB)",
         )
-
-
-def nearby_names(wanted: str, names: tuple[str, ...]) -> list[str]:
-    """Up to three names that the writer may have meant: another ending or case first, then similar spelling."""
-    stem = _comparable(wanted)
-    same = [name for name in names if _comparable(name) == stem]
-    if same:
-        return sorted(same, key=lambda name: (not name.lower().endswith(_IMAGE_ENDINGS), name))[:3]
-    return difflib.get_close_matches(wanted, names[:5000], n=3, cutoff=0.75)
-
-
-def _comparable(name: str) -> str:
-    """A name without its ending, case, and the two ways of writing accented letters."""
-    return unicodedata.normalize("NFC", name.rpartition(".")[0] or name).casefold().strip()
-
-
-def _entries(folder: str) -> tuple[str, ...] | None:
-    names: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) == _LISTED_ENTRIES:
-                    break
-    except OSError:
-        return None
-    return tuple(sorted(names))

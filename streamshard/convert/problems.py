@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 # Reasons, as they are shown in summaries and counted under ``--on-error skip``.
 BROKEN_JSON = "broken JSON"
@@ -56,8 +56,7 @@ class RecordProblem(Exception):  # noqa: N818 it never leaves this package: it b
         return RecordProblem(reason, message, self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One refused record. ``line`` counts physical lines from 1 (array elements in a JSON array).
 
     ``path`` is the image reference at fault, if it was one.
@@ -96,8 +95,7 @@ class ProblemLog:
             self.kept.append(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedProblem:
+class PlacedProblem(NamedTuple):
     """A problem with its place: ``where`` is ``file:line``, or ``file: row 4`` and the like."""
 
     where: str

@@ -16,9 +16,8 @@ from streamshard.convert.plan import Plan
 from streamshard.convert.problems import REJECTED_BASENAME
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.costs import COSTS_KEY, costs_entry
-from streamshard.format.index import INDEX_BASENAME, ShardInfo, index_text
+from streamshard.format.index import INDEX_BASENAME, MAX_INDEX_NBYTES, ShardInfo, index_text
 from streamshard.format.sample_hashes import SAMPLE_HASHES_KEY, sample_hashes_entry
-from streamshard.read.tables import MAX_INDEX_NBYTES
 from streamshard.write.append import Base
 from streamshard.write.publish import publish_file
 

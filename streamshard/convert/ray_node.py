@@ -114,7 +114,7 @@ def _stage(
     if is_local(location):
         files.local([location])
     # A folder of its own: of a task that is run twice, one on a node that is taken for dead, both may be at work.
-    mine = replace(task, directory=f"{task.directory}/{task.stem}.{uuid.uuid4().hex}")
+    mine = task._replace(directory=f"{task.directory}/{task.stem}.{uuid.uuid4().hex}")
     Path(mine.directory).mkdir()
     return stage_input(mine, advance), mine.listed.read_bytes()
 
@@ -173,7 +173,7 @@ def tokenizers_of(shaping: Shaping) -> list[str]:
 
 
 def _with_tokenizers(shaping: Shaping, here: dict[str, str]) -> Shaping:
-    return replace(shaping, tokens=tuple(replace(token, path=here[token.path]) for token in shaping.tokens))
+    return replace(shaping, tokens=tuple(token._replace(path=here[token.path]) for token in shaping.tokens))
 
 
 def _images_here(images: ImageSettings, files: FilesOfJob) -> ImageSettings:
@@ -191,8 +191,8 @@ def paths_of(source: Source) -> list[str]:
 
 def _here(source: Source, here: dict[str, str], files: FilesOfJob) -> Source:
     aside = here[source.aside] if source.kind == TAR else source.aside
-    return replace(
-        source, path=here[source.path], aside=aside, image_folder=files.image_folder(source.image_folder)
+    return source._replace(
+        path=here[source.path], aside=aside, image_folder=files.image_folder(source.image_folder)
     )
 
 

@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
 from streamshard.convert.listed_text import listed_in_text
@@ -43,8 +43,7 @@ _OTHER_TAGS = (b"<|vision_start|>", b"<|image_pad|>", b"<|image|>", b"<img>", b"
 _DATA_URI = re.compile(r"data:([a-zA-Z0-9.+/-]*)((?:;[a-zA-Z0-9_.+=-]+)*),(.*)", re.DOTALL | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(NamedTuple):
     """An image whose bytes the record itself holds; ``kept`` is what the path column keeps of it.
 
     ``as_is``: a file that nobody looks into, see :mod:`~streamshard.convert.files`.

@@ -6,8 +6,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,7 @@ _SPAN_NBYTES = 1 << 23
 _STALE = "the input changed while it was converted: run again, with --no-resume"
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
+class _Opened(NamedTuple):
     """A source whose records are being read."""
 
     source: Source
@@ -47,8 +45,7 @@ class _Opened:
     root: str  # of its images
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(NamedTuple):
     place: int  # in the shard
     opened: _Opened
     sample: dict[str, Any]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 LINES, CELLS, PACKED, MDS, TAR, LITDATA = "lines", "cells", "packed", "mds", "tar", "litdata"
 """The forms of records, see :mod:`streamshard.convert.forms.form`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A source ready to be scanned.
 
     Attributes:
@@ -34,7 +32,7 @@ class Source:
     kind: str = LINES
     unit: str = ""
     before: int = 0
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = {}
     aside: str = ""
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

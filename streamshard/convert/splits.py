@@ -7,8 +7,8 @@ dataset of its own, ``OUT/NAME``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ _SEED_OFFSET = 0x53504C4954
 _TAKEN_AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The share ``[begin, end)`` of all records, in a random order that depends on the seed alone."""
 
     begin: float

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, PackedForm
@@ -31,8 +30,7 @@ _BLOCK = 1 << 20
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, slots=True)
-class StageTask:
+class StageTask(NamedTuple):
     """One input, or one part of it, and the folder for its copy."""
 
     origin: Origin

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,8 @@ from streamshard.convert.resizing import Resizing
 from streamshard.storage.redact import public_url
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from streamshard.convert.fetching import Fetcher
 
 # Images asked for before they are needed, for each request that may run at a time: records are closed in their order,
@@ -251,6 +252,8 @@ class ImageSupply:
                 self._fetcher = Fetcher(limits, self._settings.at_once)
             return self._fetcher.fetch(image.name)
         if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._threads = ThreadPoolExecutor(self._settings.at_once, "streamshard-images")
         place = self._place(root)
         quick = self._settings.quick and not image.as_is

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -177,8 +177,7 @@ def _joined(code: str, parts: list[array[int]]) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, _CODES[code]), *(_array(part) for part in parts)])
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkImages:
+class ChunkImages(NamedTuple):
     """The images under one key in one chunk, loaded again; arrays have one element for each record with images."""
 
     rows: NDArray[np.uint32]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,7 @@ from streamshard.errors import ConvertError
 _FILE = "tokenizer.json"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenColumn:
+class TokenColumn(NamedTuple):
     """One text column and the column of its tokens.
 
     Attributes:

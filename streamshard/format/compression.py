@@ -9,8 +9,7 @@ import bz2
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from streamshard.errors import FormatError, MissingDependencyError
 
@@ -28,8 +27,7 @@ _MOST_RAW_NBYTES = 2**32 - 1
 _SNAPPY_GROWTH = 22
 
 
-@dataclass(frozen=True, slots=True)
-class Compression:
+class Compression(NamedTuple):
     """One algorithm at one level. ``name`` is what the user wrote and what the index holds."""
 
     name: str

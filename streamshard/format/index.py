@@ -37,6 +37,7 @@ from streamshard.format.shard_table import Shards, ShardTable, TableBuilder
 __all__ = [
     "EXTRA_KEY",
     "INDEX_BASENAME",
+    "MAX_INDEX_NBYTES",
     "FileInfo",
     "Index",
     "ShardInfo",
@@ -49,6 +50,8 @@ __all__ = [
 
 INDEX_BASENAME = "index.json"
 EXTRA_KEY = "streamshard"
+MAX_INDEX_NBYTES = 1 << 30
+"""A million shards of twenty columns take some 1,000 MB of JSON; a file beyond this is no index."""
 
 
 class Index:

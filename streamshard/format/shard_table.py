@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,7 @@ _AT_ONCE = 1 << 16
 _UTF8 = ("utf-8", "surrogatepass")  # JSON can name a lone surrogate
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What shards have in common.
 
     Attributes:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from streamshard.errors import BlobNotFoundError, ChecksumError
 from streamshard.format.hashing import check_hash_name, hash_file, known_hashes
-from streamshard.format.index import INDEX_BASENAME, parse_indexes
+from streamshard.format.index import INDEX_BASENAME, MAX_INDEX_NBYTES, parse_indexes
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
 from streamshard.read.sample_check import SideFile
 from streamshard.read.shared_index import remote_index
-from streamshard.read.tables import DIGEST_NBYTES, MAX_INDEX_NBYTES, is_kept, known_index, node_index
+from streamshard.read.tables import DIGEST_NBYTES, is_kept, known_index, node_index
 from streamshard.storage.blob import Blob
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamshard.errors import StorageError
-from streamshard.format.index import parse_index
+from streamshard.format.index import MAX_INDEX_NBYTES, parse_index
 from streamshard.read import tables
 from streamshard.read.tables import (
     DIGEST_NBYTES,
-    MAX_INDEX_NBYTES,
     make_table,
     node_index,
     open_table,

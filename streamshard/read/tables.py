@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from streamshard.errors import FormatError, StorageError
-from streamshard.format.index import Index, parse_index
+from streamshard.format.index import MAX_INDEX_NBYTES, Index, parse_index
 from streamshard.format.table_bytes import VERSION, Unpacked, pack_table, unpack_table
 from streamshard.read.disks import is_local_device
 from streamshard.storage.blob import open_regular
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 KEPT_FROM_NBYTES = 1 << 20
 """Texts below this (some 3,000 shards) are parsed in the time that a file takes to be looked up."""
-MAX_INDEX_NBYTES = 1 << 30
-"""A million shards of twenty columns take some 1,000 MB of JSON; a file beyond this is no index."""
 DIGEST_NBYTES = 16
 _FOLDER = "tables"
 _SUFFIX = f".v{VERSION}.table"

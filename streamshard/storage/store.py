@@ -6,9 +6,8 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from streamshard.errors import StorageError, WrongSizeError
 
@@ -18,8 +17,7 @@ TEMPORARY_SUFFIX = ".streamshard-tmp"
 COPY_NBYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """What a place says of a file without reading it.
 
     Attributes:

@@ -1,0 +1,80 @@
+"""An image file that is not there: which one the writer of a reference may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import unicodedata
+from functools import lru_cache
+from urllib.parse import unquote
+
+from streamshard.convert.problems import shorten
+
+_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
+_LISTED_ENTRIES = 200_000
+
+
+class MissingImages:
+    """Says what is there in place of files that are not; remembers the folders that it has looked through."""
+
+    def __init__(self) -> None:
+        self._entries = lru_cache(maxsize=16)(_entries)
+
+    def hint(self, path: str) -> str:
+        """What to do about a file that is not there."""
+        folder, base = os.path.split(path)
+        names = self._entries(folder)
+        meant = _meant_path(path)
+        several = [f"{folder}/{name.strip()}" for name in re.split(r"[;|,]", base)]
+        if meant:
+            return f"{shorten(meant)} does: mend the reference"
+        if len(several) > 1 and all(map(os.path.isfile, several)):
+            return f'these are {len(several)} files that do: several images of a record are a list, ["a.jpg", "b.jpg"]'
+        if names is None:
+            return f"the folder {shorten(folder)} does not exist either{self._meant_folder(folder)}"
+        near = _nearby_names(base.rpartition("\\")[2], names)
+        return f"nearby: {', '.join(map(repr, near))}" if near else "nothing of a similar name is there"
+
+    def _meant_folder(self, folder: str) -> str:
+        """What to say of folders with a similar name, where the first part of a path that is missing should be."""
+        above, base = os.path.split(folder)
+        while (names := self._entries(above)) is None and above != os.path.dirname(above):  # noqa: PTH120
+            above, base = os.path.split(above)
+        near = _nearby_names(base, names or ())
+        return f"; nearby: {', '.join(map(repr, near))}" if near else ""
+
+
+def _meant_path(path: str) -> str | None:
+    """A file that is there under the path as other systems write it."""
+    for other in (path.strip(), path.replace("\\", "/"), unquote(path), unquote(path.replace("+", " "))):
+        if other != path and os.path.isfile(other):  # noqa: PTH113
+            return other
+    return None
+
+
+def _nearby_names(wanted: str, names: tuple[str, ...]) -> list[str]:
+    """Up to three names that the writer may have meant: another ending or case first, then similar spelling."""
+    stem = _comparable(wanted)
+    same = [name for name in names if _comparable(name) == stem]
+    if same:
+        return sorted(same, key=lambda name: (not name.lower().endswith(_IMAGE_ENDINGS), name))[:3]
+    return difflib.get_close_matches(wanted, names[:5000], n=3, cutoff=0.75)
+
+
+def _comparable(name: str) -> str:
+    """A name without its ending, case, and the two ways of writing accented letters."""
+    return unicodedata.normalize("NFC", name.rpartition(".")[0] or name).casefold().strip()
+
+
+def _entries(folder: str) -> tuple[str, ...] | None:
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) == _LISTED_ENTRIES:
+                    break
+    except OSError:
+        return None
+    return tuple(sorted(names))
