@@ -21,8 +21,8 @@ COMMANDS = {
 
 # What click wraps lines at.
 _WIDTH = 80
-# What a command loads stays, and is not to be looked through for garbage again and again.
-_OBJECTS_BETWEEN_COLLECTIONS = 10_000
+# What a command loads, some 50,000 objects, stays, and is not to be looked through for garbage again and again.
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def main() -> object:
