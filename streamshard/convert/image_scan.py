@@ -10,7 +10,7 @@ from streamshard.convert.images import HEAD_NBYTES, ImageFacts, check_image, sni
 from streamshard.convert.located import digest_of
 from streamshard.convert.places import Located, is_web_url
 from streamshard.convert.problems import UNREADABLE_IMAGE, RecordProblem
-from streamshard.convert.references import Embedded, Reference
+from streamshard.convert.references import Embedded
 from streamshard.convert.supply import ImageSupply, Supplied, named_problem
 from streamshard.errors import ConvertError
 
@@ -55,20 +55,18 @@ class ImageScan:
         self._known: dict[str, CheckedImage | RecordProblem] = {}
         self._known_files: dict[str, CheckedImage | RecordProblem] = {}
 
-    def locate(self, reference: Reference) -> Located | Embedded:
-        """See :meth:`ImageSupply.locate`."""
-        return self._supply.locate(reference, self._root)
-
     def begin(self, image: Located | Embedded) -> None:
         """Say that an image will be looked at soon."""
-        if isinstance(image, Located) and image.name not in self._known_as(image):
-            self._supply.begin(image, self._root)
+        if isinstance(image, Located):
+            known = self._known_files if image.as_is else self._known
+            if image.name not in known:
+                self._supply.begin(image, self._root)
 
     def check(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         """The finding for one image."""
         if isinstance(image, Embedded):
             return self._found(image)
-        known = self._known_as(image)
+        known = self._known_files if image.as_is else self._known
         found = known.get(image.name)
         if found is None:
             found = self._found(image)
@@ -76,9 +74,6 @@ class ImageScan:
                 known.clear()
             known[image.name] = found
         return found
-
-    def _known_as(self, image: Located) -> dict[str, CheckedImage | RecordProblem]:
-        return self._known_files if image.as_is else self._known
 
     def _found(self, image: Located | Embedded) -> CheckedImage | RecordProblem:
         try:

@@ -130,7 +130,8 @@ def parse_record(line: bytes) -> dict[str, Any]:
             f"found {_JSON_NAMES.get(type(record), 'a value')} ({shorten(text.strip(), 60)}),"
             " expected one JSON object {…} a line",
         )
-    if line.count(b"[") + line.count(b"{") > _DEEPEST:
+    # Every level takes two characters.
+    if len(line) > 2 * _DEEPEST and line.count(b"[") + line.count(b"{") > _DEEPEST:
         _check_depth(record)
     return record
 

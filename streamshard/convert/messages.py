@@ -80,9 +80,8 @@ def holds_parts(value: Any, depth: int = 0) -> bool:
         # Most messages have none of these keys, and every record passes here twice.
         if not _PART_KEYS.isdisjoint(item) and _is_part(item):
             return True
-        for key in _NESTING_KEYS:
-            if type(item.get(key)) is list:
-                return True
+        if list in map(type, item.values()) and any(type(item.get(key)) is list for key in _NESTING_KEYS):
+            return True
     return False
 
 

@@ -16,15 +16,15 @@ class OpenedImage:
         name: of the file, for messages.
     """
 
-    __slots__ = ("_file", "_name", "_nbytes")
+    __slots__ = ("_file", "_name", "nbytes")
 
     def __init__(self, file: int, nbytes: int, name: str) -> None:
         self._file = file
-        self._nbytes = nbytes
+        self.nbytes = nbytes
         self._name = name
 
     def __len__(self) -> int:
-        return self._nbytes
+        return self.nbytes
 
     def read_into(self, place: memoryview) -> None:
         """Read the whole file.
@@ -37,7 +37,7 @@ class OpenedImage:
         """
         try:
             begin = os.readv(self._file, [place])
-            while begin < self._nbytes:
+            while begin < self.nbytes:
                 more = os.readv(self._file, [place[begin:]])
                 if not more:
                     raise changed_problem(self._name)

@@ -104,7 +104,10 @@ class RecordTally:
     def _add_id(self, values: dict[str, Any]) -> None:
         record_id = values.get("id", values.get("__key__"))
         if record_id is not None:
-            shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
+            if type(record_id) is str:
+                shown = encode_basestring_ascii(record_id).encode()
+            else:
+                shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
             self._tally.id_hashes.append(xxhash.xxh64_intdigest(shown))
 
     def _add_values(self, rows: range, records: Sequence[Pending]) -> None:

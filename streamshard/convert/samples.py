@@ -228,12 +228,13 @@ class ShardSamples:
             # Planned sizes are the proof that this shard is cut where the plan says.
             good = found == nbytes
             for part in parts if good else ():
-                end = begin + len(part)
                 if type(part) is OpenedImage:
                     # No bytes object in between: a file goes from the kernel to its place in the shard.
-                    placed[part] = content[begin:end]
-                    part.read_into(placed[part])
+                    end = begin + part.nbytes
+                    placed[part] = place = content[begin:end]
+                    part.read_into(place)
                 else:
+                    end = begin + len(part)
                     content[begin:end] = part
                 begin = end
             if good and image_hash:

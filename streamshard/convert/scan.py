@@ -181,7 +181,7 @@ class _Scan:
 
     def _located(self, reference: Reference) -> Located | Embedded:
         try:
-            return self._images.locate(reference)
+            return self._supply.locate(reference, self._task.image_folder)
         except RecordProblem as problem:
             if isinstance(reference, str) and reference[:5].lower() != DATA_URI_REFERENCE:
                 problem.path = public_url(reference[:_LONGEST_PATH])

@@ -448,6 +448,8 @@ def test_an_interrupt_stops_cleanly_and_says_how_to_go_on(
     while not psutil.Process(process.pid).children() and time.monotonic() < deadline:
         time.sleep(0.005)
     children = psutil.Process(process.pid).children()
+    for child in children:
+        child.suspend()  # else all may be done before the signal is there
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
