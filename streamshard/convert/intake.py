@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +60,7 @@ class Intake:
         """
         staged = self._stage_all()
         names = [source.class_names for source in staged if source.class_names]
-        sources = [replace(source, class_names={}) if source.class_names else source for source in staged]
+        sources = [source._replace(class_names={}) if source.class_names else source for source in staged]
         shaping = settled_shaping(sources, self._options)
         return Scanned(sources, shaping, self._scan(sources, shaping), names)
 

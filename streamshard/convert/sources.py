@@ -34,7 +34,7 @@ class Source(NamedTuple):
     before: int = 0
     columns: Mapping[str, str] = {}
     aside: str = ""
-    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    class_names: Mapping[str, Sequence[str]] = {}
 
     @property
     def is_text(self) -> bool:
