@@ -74,9 +74,7 @@ class Ahead:
         self.fetches = any(stream.fetches for stream in source.streams)
         self._caches = _Caches()
         self._prefetcher: Prefetcher | None = None
-        limits = [
-            stream.cache.limit_bytes for stream in source.streams if stream.cache.limit_bytes is not None
-        ]
+        limits = [stream.limit_bytes for stream in source.streams if stream.limit_bytes is not None]
         self._evicts = bool(limits)
         # What is fetched ahead must still be there when its turn comes.
         readers = share.readers_here if any(stream.cache.is_shared for stream in source.streams) else 1

@@ -37,7 +37,7 @@ class EarlyReads:
     def __init__(self, source: Source, most_nbytes: int) -> None:
         self._source = source
         # A stalled server is found out soon enough for the whole shard to be tried within its time limit.
-        limit_s = min(stream.cache.retry.timeout_s for stream in source.streams) / 4
+        limit_s = min(stream.retry.timeout_s for stream in source.streams) / 4
         self._reads = RangedReads(most_nbytes, limit_s=limit_s)
         self._shards: dict[int, RemoteShard] = {}
         self.has_begun = False

@@ -37,7 +37,7 @@ class Foresight:
         self._share = share
         self._position = share.plan.start
         self._limited = [
-            number for number, stream in enumerate(source.streams) if stream.cache.limit_bytes is not None
+            number for number, stream in enumerate(source.streams) if stream.limit_bytes is not None
         ]
         self._is_shared = any(source.streams[number].cache.is_shared for number in self._limited)
         self._uses: NextUses | None = None
@@ -59,18 +59,14 @@ class Foresight:
         roomy = True
         nodes = self._share.num_nodes if self._is_shared else self._share.plan.ranks
         for place in {streams[number].cache.place for number in self._limited}:
-            here = [
-                stream.cache.place == place and stream.cache.limit_bytes is not None for stream in streams
-            ]
+            here = [stream.cache.place == place and stream.limit_bytes is not None for stream in streams]
             means = [
                 float(stream.index.table.raw_nbytes.mean()) if counted else 0.0
                 for stream, counted in zip(streams, here, strict=True)
             ]
             live = live_nbytes(self._share.order, means, num_nodes=nodes)
             limit = min(
-                stream.cache.limit_bytes or 0
-                for stream, counted in zip(streams, here, strict=True)
-                if counted
+                stream.limit_bytes or 0 for stream, counted in zip(streams, here, strict=True) if counted
             )
             if live <= limit:
                 continue

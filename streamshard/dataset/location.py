@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,14 +49,16 @@ class Location:
         store: where they come from.
         split: sub-directory of the store and of the cache.
         in_place: the directory in which they are read as they are; None where they are fetched first.
-        directory: of the cache; None: the memory of each process.
+        kept_in: the cache directory; None where files are read in place, so that hardly any comes into the default one.
+        in_memory: whether files are kept in the memory of each process instead.
         retry: how often and how long to try.
     """
 
     store: Store
     split: str | None
     in_place: Path | None
-    directory: Path | None
+    kept_in: Path | None
+    in_memory: bool
     retry: RetryPolicy
 
     @classmethod
@@ -98,24 +100,39 @@ class Location:
         kind = first_given(stream.cache, defaults.cache)
         if kind not in ("disk", "memory"):
             raise ValueError(f"{stream}: cache={kind!r}: expected 'disk' or 'memory'")
-        directory: Path | None = None
+        kept_in: Path | None = None
         if kind == "memory":
             if stream.local is not None and in_place is None:
                 raise ValueError(
                     f"{stream}: local={os.fspath(stream.local)!r} names a directory to keep files in, cache='memory' "
                     "keeps none: give one of them"
                 )
-        elif in_place is not None or stream.local is None:
-            directory = default_cache_directory(store.url).absolute()
-        else:
-            directory = local_directory(stream.local).absolute()
-        return cls(store, stream.split, in_place, directory, retry)
+        elif stream.local is not None and in_place is None:
+            kept_in = local_directory(stream.local).absolute()
+        elif in_place is None:
+            kept_in = _default_directory(store)
+        return cls(store, stream.split, in_place, kept_in, kind == "memory", retry)
+
+    @property
+    def tables(self) -> Callable[[], Path] | None:
+        """What gives the cache directory; None where there is none."""
+        return None if self.in_memory else self.directory
+
+    def directory(self) -> Path:
+        """Give the cache directory."""
+        return _default_directory(self.store) if self.kept_in is None else self.kept_in
 
     def cache(self, digest: str, limit_bytes: int | None) -> NodeCache | MemoryCache:
         """Make the cache of files that the index with this digest names."""
-        if self.directory is None:
+        if self.in_memory:
             return MemoryCache(self.store, retry=self.retry, limit_bytes=limit_bytes)
-        return NodeCache(self.directory, self.store, digest=digest, retry=self.retry, limit_bytes=limit_bytes)
+        return NodeCache(
+            self.directory(), self.store, digest=digest, retry=self.retry, limit_bytes=limit_bytes
+        )
+
+
+def _default_directory(store: Store) -> Path:
+    return default_cache_directory(store.url).absolute()
 
 
 def first_given(own: Any, default: Any) -> Any:

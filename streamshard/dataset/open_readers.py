@@ -48,8 +48,9 @@ class OpenReaders:
         self._source = source
         self._capacity = _default_capacity(source, live) if capacity is None else capacity
         # Else a reader is closed right after use.
-        self._keeps_open = all(stream.cache.limit_bytes is None for stream in source.streams)
-        self._open: OrderedDict[int, tuple[ShardReader, CachedFile | None]] = OrderedDict()
+        self._keeps_open = all(stream.limit_bytes is None for stream in source.streams)
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._held: dict[int, CachedFile] = {}  # what keeps some of their files in the cache
         self._lent: Mapping[int, ShardReader] = {}
         self._heads: OrderedDict[int, ShardHead] = OrderedDict()
         self._heads_nbytes = 0
@@ -60,10 +61,10 @@ class OpenReaders:
         if shard in self._lent:
             yield self._lent[shard]
             return
-        entry = self._open.get(shard)
-        if entry is not None:
+        known = self._open.get(shard)
+        if known is not None:
             self._open.move_to_end(shard)
-            yield entry[0]
+            yield known
             return
         reader, held, keep = self._open_shard(shard)
         if not keep:
@@ -72,7 +73,9 @@ class OpenReaders:
             finally:
                 _close(reader, held)
             return
-        self._open[shard] = (reader, held)
+        self._open[shard] = reader
+        if held is not None:
+            self._held[shard] = held
         while len(self._open) > self._capacity:
             self.close_shard(next(iter(self._open)))
         yield reader
@@ -88,9 +91,9 @@ class OpenReaders:
 
     def close_shard(self, shard: int) -> None:
         """Close one shard, if it is open."""
-        entry = self._open.pop(shard, None)
-        if entry is not None:
-            _close(*entry)
+        reader = self._open.pop(shard, None)
+        if reader is not None:
+            _close(reader, self._held.pop(shard, None))
 
     def close(self) -> None:
         """Close all shards."""
@@ -121,7 +124,7 @@ class OpenReaders:
                 held.close()
             raise
         self._remember(shard, reader.head)
-        return reader, held, blob is None or stream.cache.limit_bytes is None
+        return reader, held, blob is None or stream.limit_bytes is None
 
     def _remember(self, shard: int, head: ShardHead) -> None:
         gone = self._heads.pop(shard, None)

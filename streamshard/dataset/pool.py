@@ -78,8 +78,8 @@ class ShardPool(OpenReaders):
             return None  # decoded together
         places = {}
         for shard in shards:
-            entry = self._open.get(shard)
-            place = None if entry is None else entry[0].in_place()
+            reader = self._open.get(shard)
+            place = None if reader is None else reader.in_place()
             if place is None:
                 return None
             self._open.move_to_end(shard)
@@ -94,7 +94,7 @@ class ShardPool(OpenReaders):
         except MALFORMED:
             return None
         for shard in shards:
-            self._open[shard][0].check_whole()
+            self._open[shard].check_whole()
         return found
 
     def _decoded_together(
@@ -113,10 +113,10 @@ class ShardPool(OpenReaders):
         decoder: SampleDecoder | None = None
         numbers = shards[bounds[:-1]].tolist()
         for shard, (begin, end) in zip(numbers, itertools.pairwise(bounds.tolist()), strict=True):
-            entry = self._open.get(shard)
-            if entry is not None:  # what ``reader`` does, without a generator for each shard of each chunk
+            known = self._open.get(shard)
+            if known is not None:  # what ``reader`` does, without a generator for each shard of each chunk
                 self._open.move_to_end(shard)
-                reader = entry[0]
+                reader = known
                 found = reader.pieces(rows[begin:end])
             else:
                 with self.reader(shard) as reader:
@@ -151,13 +151,13 @@ class ShardPool(OpenReaders):
         maps: list[NDArray[np.uint8]] = []
         addresses: list[int] = []
         for shard in numbers:
-            entry = self._open.get(shard)
-            if entry is None:
+            known = self._open.get(shard)
+            if known is None:
                 with self.reader(shard) as reader:
                     pass
             else:
                 self._open.move_to_end(shard)
-                reader = entry[0]
+                reader = known
             place = reader.in_memory()
             if place is None or reader.decoder is not (readers or [reader])[0].decoder:
                 return None
@@ -203,10 +203,10 @@ class ShardPool(OpenReaders):
         for shard, begin, end in zip(
             shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
         ):
-            entry = self._open.get(shard)
-            if entry is not None:  # what ``reader`` does, without a generator for each shard of each chunk
+            known = self._open.get(shard)
+            if known is not None:  # what ``reader`` does, without a generator for each shard of each chunk
                 self._open.move_to_end(shard)
-                parts.append(read(entry[0], rows[begin:end]))
+                parts.append(read(known, rows[begin:end]))
                 continue
             with self.reader(shard) as reader:
                 parts.append(read(reader, rows[begin:end]))

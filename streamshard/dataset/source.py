@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streamshard.format.decoder import SampleDecoder
     from streamshard.format.index import Index, ShardInfo
     from streamshard.format.schema import Schema
+    from streamshard.storage.cache import NodeCache
 
 __all__ = ["Decoding", "Fetching", "OpenStream", "Source", "open_streams"]
 
@@ -71,7 +72,8 @@ class OpenStream:
     ) -> None:
         if found is None:
             location = Location.of(stream, defaults)
-            found = (location, *load_index(location.store, split=stream.split, tables=location.directory))
+            directory = None if location.tables is None else location.tables()
+            found = (location, *load_index(location.store, split=stream.split, tables=directory))
         location, self.index, self.digest = found
         self.stream = stream
         self.split = stream.split
@@ -83,7 +85,11 @@ class OpenStream:
             raise FormatError(
                 f"{stream}: index.json at {self.store.url} lists no samples, nothing to train on"
             )
-        self.cache = location.cache(self.digest, defaults.cache_limit)
+        self.retry = location.retry
+        self._limit_bytes = defaults.cache_limit
+        self._cache: NodeCache | MemoryCache | None = None
+        if self.fetches or location.in_memory:
+            self._cache = location.cache(self.digest, defaults.cache_limit)
         self._validate_samples = defaults.validate_samples
         if self._validate_samples:
             require_sample_hashes(self.index, str(stream))
@@ -91,6 +97,19 @@ class OpenStream:
         if isinstance(self.validate_hash, str):
             for shard in self.index.table.first_of_kinds():
                 self._blob_of(self.index.shards[shard])
+
+    @property
+    def cache(self) -> NodeCache | MemoryCache:
+        """Where what is fetched or decompressed is kept."""
+        if self._cache is None:  # files that are read in place need none
+            place = Location(self.store, self.split, self.in_place, None, False, self.retry)
+            self._cache = place.cache(self.digest, self._limit_bytes)
+        return self._cache
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Bytes that the cache may take; None: as many as it likes."""
+        return self._limit_bytes if self._cache is None else self._cache.limit_bytes
 
     @property
     def fetches(self) -> bool:
@@ -159,7 +178,7 @@ def open_streams(streams: Sequence[Stream], defaults: Fetching) -> list[OpenStre
     Raises the error of the first one that has a wrong argument, whose index cannot be had, or is malformed.
     """
     locations = [Location.of(stream, defaults) for stream in streams]
-    found = load_indexes([IndexPlace(each.store, each.split, each.directory) for each in locations])
+    found = load_indexes([IndexPlace(each.store, each.split, each.tables) for each in locations])
     return [
         OpenStream(stream, defaults, (location, *each))
         for stream, location, each in zip(streams, locations, found, strict=True)
@@ -234,7 +253,7 @@ class Source:
 
         What one reader has gone on from while others still need it takes the room of what a later epoch could use.
         """
-        limits = [stream.cache.limit_bytes for stream in self.streams if stream.cache.limit_bytes is not None]
+        limits = [stream.limit_bytes for stream in self.streams if stream.limit_bytes is not None]
         return min(limits) // _IN_SIGHT_OF_LIMIT if limits else None
 
     def decodes_pictures(self, decode_images: bool) -> bool:

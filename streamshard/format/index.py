@@ -59,7 +59,6 @@ class Index:
 
     Attributes:
         table: the shards as arrays.
-        shards: one entry per shard, made when asked for.
         samples_per_shard: int64[S].
         begins: int64[S + 1]; shard s holds the sample ids [begins[s], begins[s + 1]).
         costs: name -> sum of each shard, int64[S]: what the samples cost in units that the writer has named.
@@ -99,7 +98,6 @@ class Index:
         sample_hashes: SampleHashes | None = None,
     ) -> None:
         self.table = table
-        self.shards = Shards(table)
         self.samples_per_shard: NDArray[np.int64] = table.num_samples
         self.begins: NDArray[np.int64] = table.begins
         # Lists of a number for each shard are not kept beside the arrays.
@@ -111,6 +109,11 @@ class Index:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Index.of_table, (self.table, self._facts, self.costs, self.sample_hashes)
+
+    @property
+    def shards(self) -> Shards:
+        """One entry per shard, made when asked for."""
+        return Shards(self.table)
 
     @property
     def facts(self) -> dict[str, Any]:

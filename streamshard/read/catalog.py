@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,13 +38,13 @@ class IndexPlace:
     Attributes:
         store: where the dataset is.
         split: sub-directory to look in.
-        tables: cache directory in which the processes of this node share what one of them parsed, see
+        tables: gives the cache directory in which the processes of this node share what one of them parsed, see
             ``node_index``; None: parse here.
     """
 
     store: Store
     split: str | None = None
-    tables: Path | None = None
+    tables: Callable[[], Path] | None = None
 
     @property
     def key(self) -> str:
@@ -66,14 +66,15 @@ def load_index(store: Store, *, split: str | None = None, tables: Path | None = 
     """Read and check ``index.json`` and return it with the digest of its bytes (32 hex digits).
 
     Args:
-        store, split, tables: as for :class:`IndexPlace`.
+        store, split: as for :class:`IndexPlace`.
+        tables: the cache directory that it names.
 
     Raises:
         BlobNotFoundError: there is none; the message says what is there instead and what to do.
         FormatError: it is malformed.
         StorageError: the place cannot be read, or the file has more than 1 GiB.
     """
-    (found,) = load_indexes([IndexPlace(store, split, tables)])
+    (found,) = load_indexes([IndexPlace(store, split, None if tables is None else lambda: tables)])
     return found
 
 
@@ -96,7 +97,8 @@ def load_indexes(places: Sequence[IndexPlace]) -> list[tuple[Index, str]]:
     for number, (place, each) in enumerate(zip(places, read, strict=True)):
         index = known.get(number, each.index)
         if index is None:
-            index = node_index(each.text, each.digest, source=each.source, directory=place.tables or Path())
+            directory = Path() if place.tables is None else place.tables()
+            index = node_index(each.text, each.digest, source=each.source, directory=directory)
         found.append((index, each.digest))
     return found
 
@@ -123,7 +125,7 @@ def _read(place: IndexPlace, key: str, path: Path | None) -> _Read:
             return _Read(source, known[1], b"", known[0])
     try:
         if place.tables is not None and path is None:
-            index, digest = remote_index(store, key, source=source, directory=place.tables)
+            index, digest = remote_index(store, key, source=source, directory=place.tables())
             return _Read(source, digest, b"", index)
         text = store.read(key, limit=MAX_INDEX_NBYTES)
     except BlobNotFoundError as error:

@@ -15,6 +15,7 @@ import multiprocessing.context
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def make_table(text: bytes, digest: str, *, source: str, directory: Path) -> Ind
     return open_table(path, digest) or index
 
 
-def known_index(file: Path, directory: Path) -> tuple[Index, str] | None:
+def known_index(file: Path, directory: Callable[[], Path]) -> tuple[Index, str] | None:
     """Take the table of an index in a local file, and its digest, without holding the text in memory.
 
     None where there is no such table, or where the file is small or cannot be read: then it is for ``node_index``.
@@ -123,7 +124,7 @@ def known_index(file: Path, directory: Path) -> tuple[Index, str] | None:
             while count := text.readinto(piece):
                 hashed.update(piece[:count])
         digest = hashed.hexdigest()
-        index = open_table(table_path(digest, directory), digest)
+        index = open_table(table_path(digest, directory()), digest)
     except (OSError, StorageError):
         return None
     return None if index is None else (index, digest)
