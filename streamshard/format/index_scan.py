@@ -243,9 +243,9 @@ class _Pattern:
         num_samples = self._counts(found, self._num_samples)
         raw_nbytes = self._counts(found, self._raw_nbytes)
         samples, nbytes = np.frombuffer(num_samples, np.int64), np.frombuffer(raw_nbytes, np.int64)
-        bad = np.flatnonzero((samples > (nbytes - 8) // 4) | (nbytes >= 1 << 32))
-        if bad.size:
-            check_counts(int(samples[bad[0]]), int(nbytes[bad[0]]))
+        bad = (samples > (nbytes - 8) // 4) | (nbytes >= 1 << 32)
+        if bad.any():
+            check_counts(int(samples[bad.argmax()]), int(nbytes[bad.argmax()]))
         compressed = None
         if self._compressed_nbytes is not None:
             compressed = self._counts(found, self._compressed_nbytes)

@@ -82,8 +82,7 @@ class Walk:
         block_size: int | None = None,
         scattered: bool = False,
     ) -> None:
-        sizes = checked_sizes(samples_per_shard)
-        self.num_samples = int(sizes.sum())
+        sizes, self.num_samples = checked_sizes(samples_per_shard)
         self.num_shards = int(np.count_nonzero(sizes))
         self.seed = whole("seed", seed, 0, (1 << 64) - 1)
         self.stream = whole("stream", stream, 0, (1 << 32) - 1)

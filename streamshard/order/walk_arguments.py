@@ -14,8 +14,8 @@ MAX_SAMPLES = 1 << 53
 MAX_WINDOW = (1 << 31) - 1  # more than there can be pieces in a lane, so no larger one differs from it
 
 
-def checked_sizes(samples_per_shard: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give samples of each shard as int64, shape (shards,); ValueError for what cannot be that, or none at all."""
+def checked_sizes(samples_per_shard: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Give samples of each shard as int64, shape (shards,), and of all; ValueError for what cannot be, or none at all."""
     given = np.asarray(samples_per_shard)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(
@@ -30,7 +30,7 @@ def checked_sizes(samples_per_shard: NDArray[np.int64]) -> NDArray[np.int64]:
     if total > MAX_SAMPLES:
         raise ValueError(f"a stream of more than {MAX_SAMPLES} samples is not supported")
     # Those of an index are fixed, and perhaps in memory that processes share.
-    return given.astype(np.int64, copy=given.flags.writeable)
+    return given.astype(np.int64, copy=given.flags.writeable), int(total)
 
 
 def whole(name: str, value: object, least: int, most: int, error: type[ValueError] = ValueError) -> int:
