@@ -15,7 +15,7 @@ MAX_WINDOW = (1 << 31) - 1  # more than there can be pieces in a lane, so no lar
 
 
 def checked_sizes(samples_per_shard: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Give samples of each shard as int64, shape (shards,), and of all; ValueError for what cannot be, or none at all."""
+    """Give samples of each shard as int64, shape (shards,), and of all; ValueError for what cannot be that, or none."""
     given = np.asarray(samples_per_shard)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(
