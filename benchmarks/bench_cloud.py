@@ -253,7 +253,7 @@ def _cold_epoch(place: Any, loader_of: Any, port: int) -> dict[str, float]:
     share = total["shard_nbytes"] / total["shard_seconds"] / BYTES_PER_S
     return {
         "share_of_link": share,
-        "unused_share": 1 - share,
+        "unused_share": max(0.0, 1 - share),
         "seconds": seconds,
         "fetched_mib": total["shard_nbytes"] / 2**20,
         "requests": total["requests"],
