@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale, bench_streams, contest
+from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale, bench_streams
 from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
 from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
