@@ -120,10 +120,11 @@ class FsspecStore:
         expected = nbytes if nbytes is not None and known else self.size(key)
         check_size(expected, nbytes, f"fetch {self._shown(key)}")
         begins = range(0, expected, PART_NBYTES)
-        parts = [partial(self._part, key, begin, expected, known) for begin in begins]
+        # Made when their turn comes: a size that is only said to be may be of any size.
+        parts = (partial(self._part, key, begin, expected, known) for begin in begins)
         with replacing(path) as temporary, temporary.open("xb") as file:
             # A connection to a bucket is slow, so parts of one file come over several; they end in any order.
-            threads = max(1, min(_PARTS_AT_ONCE, len(parts)))
+            threads = max(1, min(_PARTS_AT_ONCE, len(begins)))
             for number, pieces in together(parts, threads=threads, progress=progress):
                 file.seek(begins[number])
                 file.writelines(pieces)

@@ -95,7 +95,7 @@ def test_cloud_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, and with fewer ranks."""
     monkeypatch.setattr(bench_cloud, "RANKS", 2)
     monkeypatch.setattr(
-        contest, "call", lambda _, module, name, options, **__: _called(module, name, options)
+        "benchmarks.contest.call", lambda _, module, name, options, **__: _called(module, name, options)
     )
     setting = Setting({}, 1, tmp_path, SAMPLES["cloud"])
     results = [hold(contest, setting) for contest in bench_cloud.cloud(setting)]

@@ -42,7 +42,7 @@ def gcs() -> Iterator[CloudServer]:
 def azure() -> Iterator[CloudServer]:
     program = find_azurite()
     if program is None:
-        pytest.skip("needs adlfs and azurite-blob: pip install 'streamshard[azure]'; npm install -g azurite")
+        pytest.skip("needs adlfs and azurite-blob: pip install 'streamshard[dev]'; npm install -g azurite")
     with azurite(program) as server:
         yield server
 
