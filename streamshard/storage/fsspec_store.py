@@ -192,7 +192,10 @@ class FsspecStore:
 
         def remove(fs: Any, path: str) -> None:
             remote_size(fs, path)  # a bucket says yes to deleting what it does not have
-            fs.rm_file(path)
+            try:
+                fs.rm_file(path)
+            except NotImplementedError:  # ocifs has only the other one
+                fs.rm(path)
 
         self._call("delete", key, remove)
 

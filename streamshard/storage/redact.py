@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_USERINFO = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/@\s]*)@")
+# Places whose URLs have the name of a bucket there: oci://bucket@namespace, abfs://container@account.
+_BUCKET_BEFORE_AT = frozenset({"oci", "abfs", "abfss"})
 _QUERY_VALUE = re.compile(r"([?&;][^=&#\s]*=)[^&#\s]+")
 # Of the environment only what clouds' own libraries read, and nothing so short that it may be a word.
 _PROVIDERS = ("AWS_", "AZURE_", "GCS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "OCI_", "R2_", "S3_")
@@ -19,7 +21,15 @@ _SECRET_NAME = re.compile(r"key|secret|token|pass|cred|sas|sig|auth|connection_s
 
 def public_url(url: str) -> str:
     """Show ``url`` without user name, password and the values of its query."""
-    return _QUERY_VALUE.sub(r"\1***", _USERINFO.sub("", url))
+    return _QUERY_VALUE.sub(r"\1***", _without_users(url))
+
+
+def _without_users(text: str) -> str:
+    return _USERINFO.sub(lambda found: found[0] if _is_bucket(found) else f"{found['scheme']}://", text)
+
+
+def _is_bucket(found: re.Match[str]) -> bool:
+    return found["scheme"].lower() in _BUCKET_BEFORE_AT and ":" not in found["user"]
 
 
 class SignaturesInLogs(logging.Filter):
@@ -45,7 +55,7 @@ class Redactor:
             if name.startswith(_PROVIDERS) and _SECRET_NAME.search(name) and len(value) >= _LEAST_LENGTH
         )
         for match in _USERINFO.finditer(url):
-            for part in match.group()[:-1].split(":"):
+            for part in () if _is_bucket(match) else match["user"].split(":"):
                 found.update(secret for secret in (part, unquote(part)) if len(secret) >= 3)
         for match in _QUERY_VALUE.finditer(url):
             value = match.group().partition("=")[2]
@@ -55,7 +65,7 @@ class Redactor:
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return _USERINFO.sub("", text)
+        return _without_users(text)
 
 
 def _secrets(value: Any, *, named: bool) -> Iterator[str]:

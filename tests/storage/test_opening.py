@@ -115,6 +115,14 @@ def test_shown_urls_hold_no_credentials(url: str, shown: str) -> None:
         assert secret not in repr(open_store(url))
 
 
+@pytest.mark.parametrize("url", ["oci://bucket@space/set", "abfs://box@acme.dfs.core.windows.net/set"])
+def test_a_bucket_before_an_at_is_no_user(url: str) -> None:
+    assert public_url(url) == url
+    assert Redactor(url, {})(f"{url}: bucket box") == f"{url}: bucket box"
+    assert "word" not in public_url(url.replace("@", ":word@"))
+    assert "word" not in Redactor(url.replace("@", ":word@"), {})("word")
+
+
 def test_the_redactor_knows_secrets_by_the_name_of_their_option() -> None:
     options = {
         "key": "AKIA1234",
