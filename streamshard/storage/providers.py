@@ -1,13 +1,14 @@
 """What the clouds' own names mean: URLs and environment variables that users of mosaicml-streaming have, for fsspec.
 
 Whatever ``storage_options`` says comes first. What fsspec's file systems or the libraries below them read themselves
-(``AWS_*``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_*``, ``HF_TOKEN``, ``~/.oci/config``) is left to them.
+(``AWS_*``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_*``, ``HF_TOKEN``, ``OCIFS_IAM_TYPE``) is left to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 _GOOGLES_S3 = "https://storage.googleapis.com"
@@ -41,6 +42,7 @@ def provider_of(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
     ``AZURE_ACCOUNT_NAME``,                    ``az://``, ``abfs://``, ``azure://``, ``azure-dl://``
     ``AZURE_ACCOUNT_ACCESS_KEY``
     ``COMPOSER_SFTP_KEY_FILE``                 ``sftp://``: file of the private key
+    ``~/.oci/config``, ``OCI_CONFIG_FILE``     ``oci://``: where it is there, credentials are taken from it
     ========================================== =================================================================
     """
     scheme, colon, rest = url.partition("://")
@@ -78,4 +80,15 @@ def provider_of(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
             take("AZURE_ACCOUNT_NAME", "account_name")
     elif scheme in ("sftp", "ssh") and not merged.keys() & {"password", "pkey"}:
         take("COMPOSER_SFTP_KEY_FILE", "key_filename")
+    elif scheme == "oci":
+        # ocifs by itself looks at what a machine of that cloud is allowed to, and nowhere else.
+        named = merged.keys() & {"config", "signer", "iam_type"}
+        if not named and not environ.get("OCIFS_IAM_TYPE") and _oci_config(environ).is_file():
+            merged["iam_type"] = "api_key"
+            used.append("~/.oci/config")
     return Provider(url, merged, tuple(used))
+
+
+def _oci_config(environ: Mapping[str, str]) -> Path:
+    usual = Path(environ.get("HOME") or "/", ".oci", "config")
+    return usual if usual.is_file() else Path(environ.get("OCI_CONFIG_FILE") or usual)

@@ -75,6 +75,21 @@ def test_a_dataset_is_written_streamed_and_verified_by_headers(
     assert not [name for _, name in server.objects if "streamshard-writing" in name]
 
 
+def test_credentials_come_from_the_usual_file_and_the_namespace_from_the_server(
+    server: OciServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OCIFS_IAM_TYPE", raising=False)
+    settings = dict(server.storage_options["config"])
+    (tmp_path / "key.pem").write_text(settings.pop("key_content"))
+    (tmp_path / ".oci").mkdir()
+    lines = ["[DEFAULT]", *(f"{name}={value}" for name, value in settings.items())]
+    (tmp_path / ".oci" / "config").write_text("\n".join([*lines, f"key_file={tmp_path}/key.pem"]))
+    server.objects["bucket", "set/a"] = b"content"
+    options = {"config_kwargs": server.storage_options["config_kwargs"]}
+    assert open_store("oci://bucket/set", storage_options=options, retry=QUICK).read("a") == b"content"
+
+
 def test_who_is_refused_is_told_so(server: OciServer, url: str) -> None:
     store = open_store(url, storage_options=server.storage_options, retry=QUICK)
     server.refuse = True

@@ -66,15 +66,17 @@ class _Handler(LoopbackHandler):
         self._body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-        _, n, namespace, b, bucket, kind, *name = [*parts.path.split("/", 6), "", ""][:7]
+        _, n, namespace, b, bucket, kind, name = [*parts.path.split("/", 6), *[""] * 5][:7]
         if self.server.refuse:
             self._fail(401, "NotAuthenticated")
+        elif parts.path.strip("/") == "n":
+            self._send(200, json.dumps(NAMESPACE).encode())
         elif (n, namespace, b) != ("n", NAMESPACE, "b"):
             self._fail(404, "BucketNotFound")
         else:
             self.server.signed += self.headers.get("Authorization", "").startswith("Signature ")
             method = {"": self._bucket, "o": self._objects, "u": self._uploads}[kind]
-            method(bucket, unquote(name[0]), query)
+            method(bucket, unquote(name), query)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
