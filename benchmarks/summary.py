@@ -49,7 +49,7 @@ def _circumstances(results: Sequence[Result]) -> str:
     versions: dict[str, dict[str, str]] = {}
     for result in results:
         versions |= result["versions"]
-    cold = ", cold where it says cloud" if any(result["cache"] == "cold" for result in results) else ""
+    cold = ", cold where it says cloud" if any(result.get("cache") == "cold" for result in results) else ""
     those = "; ".join(
         f"{name} {each.get(name, '?')} (Python {each['python']}, torch {each.get('torch', 'none')})"
         for name, each in versions.items()
