@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.convert.files import FILE_ENCODINGS
-from streamshard.convert.json_members import WHOLE
+from streamshard.convert.json_members import BY_COLUMN, WHOLE
 from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.options import ConvertOptions
+from streamshard.convert.origins import Beside
+from streamshard.convert.references import NO_IMAGES
 from streamshard.convert.runs import RunsOfKeys
 from streamshard.convert.sources import Source
 from streamshard.convert.tally import ImageTags
@@ -43,6 +45,8 @@ class Findings:
         self.media: Counter[str] = Counter()
         self.met: set[str] = set()
         self.differing_classes: list[str] = []
+        self.beside: Sequence[Beside] = ()
+        self.nested_like: Counter[str] = Counter()
         self.tars = False
         self.held: list[tuple[Source, str, int]] = []
         self._tagged = 0
@@ -89,10 +93,31 @@ class Findings:
                 f"no record yields an image{given}: values of {', '.join(map(repr, keys))} look like names of images,"
                 f" and are kept as text: {options} stores them"
             )
+        elif not self.images and self.nested_like:
+            ((way, _),) = self.nested_like.most_common(1)
+            found.append(
+                f"no record yields an image: values at {way} look like names of images, and are kept as text; images"
+                f" have a key of their own (jq -c '.image = {way}' writes it so)"
+            )
         elif self._options.image_root is not None and not self.images and not self.files:
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
                 " --image-key"
+            )
+        elif (
+            (images := sum(each.images for each in self.beside))
+            and not self.images
+            and self._options.image_keys != NO_IMAGES
+        ):
+            found.append(
+                f"no record yields an image, and {images} image files lie in the folder: if records belong to them,"
+                " give each record the path of its image under 'image'; --image-key none says that it is meant so"
+            )
+        partitions = [each.partition for each in self.beside if each.partition]
+        if partitions:
+            found.append(
+                f"files lie in folders such as {partitions[0]!r}, which say a value that is in no file and becomes no"
+                " column; write it into the files if it is wanted"
             )
         if self.file_like:
             keys = [key for key, _ in self.file_like.most_common(_LISTED_KEYS)]
@@ -136,9 +161,16 @@ class Findings:
         found += [f"{option} {key}: no record has this key" for option, key in named if key not in self.met]
         if num_records == 1:
             found += [
+                f"{source.name} is one object and so one sample; each of its keys holds {count} values: if it is a"
+                " table by columns, give pyarrow.table(json.load(FILE)) to streamshard.convert_records"
+                for source, key, count in self.held
+                if key == BY_COLUMN
+            ]
+            found += [
                 f"{source.name} is one object and so one sample; {_held(key)} holds {count} objects: if these are the"
                 f" samples, say --records {shlex.quote(key)}"
                 for source, key, count in self.held
+                if key != BY_COLUMN
             ]
         repeated = count_repeated(self._ids)
         if repeated:

@@ -10,7 +10,7 @@ from streamshard.convert.engine import Engine
 from streamshard.convert.journal import Journal
 from streamshard.convert.jsonl import chunk_nbytes
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.origins import Origin
+from streamshard.convert.origins import Beside, Origin
 from streamshard.convert.progress import Progress
 from streamshard.convert.scan import ScanTask
 from streamshard.convert.shaping import Shaping, settled_shaping
@@ -24,13 +24,14 @@ from streamshard.storage.opening import is_local
 class Scanned(NamedTuple):
     """The sources in order, what is settled before records are read, and for each source the files of its chunks.
 
-    ``class_names`` are those that each source gives, which has them no longer.
+    ``class_names`` are those that each source gives, which has them no longer; ``beside`` is what lies around them.
     """
 
     sources: list[Source]
     shaping: Shaping
     chunks: list[list[Path]]
     class_names: list[Mapping[str, Sequence[str]]]
+    beside: list[Beside]
 
 
 class Intake:
@@ -62,7 +63,8 @@ class Intake:
         names = [source.class_names for source in staged if source.class_names]
         sources = [source._replace(class_names={}) if source.class_names else source for source in staged]
         shaping = settled_shaping(sources, self._options)
-        return Scanned(sources, shaping, self._scan(sources, shaping), names)
+        beside = [origin.beside for origin in self._origins if origin.beside != Beside()]
+        return Scanned(sources, shaping, self._scan(sources, shaping), names, beside)
 
     def _stage_all(self) -> list[Source]:
         folder = self._journal.directory / "sources"

@@ -16,6 +16,9 @@ from streamshard.errors import ConvertError
 WHOLE = "."
 """The way to records that are the members of the object itself."""
 
+BY_COLUMN = ""
+"""In the place of such a way: each key of the object holds a column of a table, as far as one can see."""
+
 KEY_COLUMN = "__key__"
 """What holds the key of a record that has one in the object."""
 

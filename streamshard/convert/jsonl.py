@@ -158,7 +158,14 @@ def broken_json_text(error: json.JSONDecodeError) -> str:
 def _meant(text: str, place: int) -> str:
     rest = text[place:].strip(" \t\r\n")
     if not place and rest:
-        return f"; expected an object, and the line is {shorten(rest, 40)}"
+        hint = ""
+        if rest[0].isalnum():
+            hint = (
+                "; a table? say --from tsv"
+                if "\t" in rest
+                else "; lines of text? `jq -Rc '{text: .}' FILE` makes records of them"
+            )
+        return f"; expected an object, and the line is {shorten(rest, 40)}{hint}"
     if _is_open(text, rest):
         return (
             "; an object over several lines? JSONL has one a line (`jq -c . FILE` writes it so); --records KEY takes"

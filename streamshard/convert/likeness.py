@@ -12,6 +12,7 @@ from streamshard.convert.origins import IMAGE_SUFFIXES
 _LONGEST_PATH = 4096
 _LONGEST_TEXT = 1 << 16
 _LISTED_ITEMS = 8
+_DEEPEST_OBJECT = 4
 
 
 def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
@@ -24,6 +25,21 @@ def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> l
         and key.removesuffix("_path") not in references
         and (_names_images(value) or (type(value) is str and _is_text_of_messages(value)))
     ]
+
+
+def nested_image_like(values: Mapping[str, Any]) -> list[str]:
+    """Where objects inside a record hold what looks like names of image files, as jq writes it: ``.meta.image``."""
+    return [way for key, value in values.items() if type(value) is dict for way in _ways(f".{key}", value, 1)]
+
+
+def _ways(way: str, value: dict[str, Any], depth: int) -> list[str]:
+    found = []
+    for key, item in value.items():
+        if type(item) is dict and depth < _DEEPEST_OBJECT:
+            found += _ways(f"{way}.{key}", item, depth + 1)
+        elif _names_images(item):
+            found.append(f"{way}.{key}")
+    return found
 
 
 def _names_images(value: Any) -> bool:

@@ -110,6 +110,7 @@ class MergedScan:
                 records_seen += chunk.num_records
             self.findings.add_tags(source, lines, chunk.tags)
             self.findings.image_like += chunk.image_like
+            self.findings.nested_like += chunk.nested_like
             self.findings.file_like += chunk.file_like
             self.findings.media += chunk.media
             self._files |= chunk.files

@@ -41,8 +41,6 @@ _SUFFIXES = {
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm", ".jfif",
 )  # fmt: skip
-# Where a folder holds several kinds, the data are of the first of these; the others describe them (img2dataset).
-_FIRST_KINDS = ("webdataset", "parquet", "hf", "jsonl")
 # Files that people have, and that would only be broken lines.
 _UNREAD = {
     b"PK\x03\x04": "a ZIP archive (.zip, .xlsx, .npz): unpack it, or save the sheet as CSV, and name what is inside",
@@ -58,14 +56,27 @@ _UNREAD = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name what is inside",
     b"Rar!": "a RAR archive: unpack it, and name what is inside",
 }
+_PARTITION = re.compile(r"\w+=[^/]*")
 _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
+
+
+class Beside(NamedTuple):
+    """What lies in a folder beside its files of records, or in their paths, and is in no record by itself.
+
+    Attributes:
+        images: how many image files.
+        partition: the first part of a path that says a value (``"lang=de"``).
+    """
+
+    images: int = 0
+    partition: str = ""
 
 
 class Origin(NamedTuple):
     """One input: its size, and where relative image references in it start.
 
-    ``detail`` is what staging has to know beside the file itself (JSON text).
+    ``detail`` is what staging has to know beside the file itself (JSON text), ``beside`` what lies around it.
     """
 
     name: str
@@ -75,6 +86,7 @@ class Origin(NamedTuple):
     mtime_ns: int | None
     kind: str = "jsonl"
     detail: str = ""
+    beside: Beside = Beside()
 
     def fingerprint(self) -> list[Any]:
         """What must be equal for the work of an interrupted run to be still good."""
@@ -277,16 +289,18 @@ class _Lookup:
         counts = Counter(filter(None, map(kind_by_name, names)))
         images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in names)
         described = not {"metadata.jsonl", "metadata.csv"}.isdisjoint(top)
-        if images and (described or not counts):
+        if images and (described or not counts or _describe_images(names)):
             return "imagefolder"
         if not counts:
             raise ConvertError(
                 f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(_SUFFIXES))},"
                 " images); name the files themselves, or their kind with --from"
             )
-        for kind in _FIRST_KINDS:
-            if counts[kind]:
-                return kind
+        if counts["webdataset"]:
+            return "webdataset"  # the others describe them (img2dataset)
+        # A .json beside others describes them.
+        lines = Counter(kind_by_name(name) for name in names if not _bare(name).endswith(".json"))
+        counts = Counter({kind: count for kind, count in lines.items() if kind}) or counts
         if len(counts) > 1:
             raise ConvertError(
                 f"source {self._shown!r}: a folder with files of several kinds"
@@ -301,7 +315,10 @@ class _Lookup:
         names = lines or names
         if not names:
             raise ConvertError(f"source {self._shown!r}: a folder without files of kind {kind!r}")
-        return [place.origin(name, kind) for name in names]
+        origins = [place.origin(name, kind) for name in names]
+        images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in place.names())
+        parts = (part for name in names for part in name.split("/")[:-1] if _PARTITION.fullmatch(part))
+        return [origins[0]._replace(beside=Beside(images, next(parts, ""))), *origins[1:]]
 
     def _refuse_folder_kind(self, kind: str) -> None:
         if kind in ("mds", "litdata", "imagefolder"):
@@ -311,6 +328,16 @@ class _Lookup:
 def kind_by_name(name: str) -> str | None:
     """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
     return _SUFFIXES.get(os.path.splitext(_bare(name))[1])  # noqa: PTH122 also the key of an object
+
+
+def _describe_images(names: Sequence[str]) -> bool:
+    """Whether all files of records are .json that stand beside an image of the same name."""
+    stems = {name.rpartition(".")[0] for name in names if name.lower().endswith(IMAGE_SUFFIXES)}
+    return all(
+        name.lower().endswith(".json") and name.rpartition(".")[0] in stems
+        for name in names
+        if kind_by_name(name) is not None
+    )
 
 
 def _bare(name: str) -> str:

@@ -137,6 +137,7 @@ def make_plan(
             names that clash, too many columns.
     """
     found = MergedScan(scanned.sources, scanned.chunks, options, directory / REJECTED_BASENAME)
+    found.findings.beside = scanned.beside
     with found.rejected, contextlib.closing(found.findings):
         return _planned(found, directory, scanned, options, base)
 

@@ -12,7 +12,7 @@ import xxhash
 from streamshard.convert.columns import KeyTally
 from streamshard.convert.files import file_like_keys, media_keys
 from streamshard.convert.image_scan import CheckedImage
-from streamshard.convert.likeness import image_like_keys
+from streamshard.convert.likeness import image_like_keys, nested_image_like
 from streamshard.convert.located import joined_digest, kept_references
 from streamshard.convert.places import Located
 from streamshard.convert.references import NO_IMAGES, REJECTED, Embedded, count_image_tags
@@ -94,6 +94,8 @@ class RecordTally:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 shaped = record.shaped
                 tally.image_like.update(image_like_keys(shaped.values, shaped.references))
+                if not shaped.references:
+                    tally.nested_like.update(nested_image_like(shaped.values))
             for record in () if self._has_stored_images else records:
                 self._add_tags(record)
         for record in records if self._shaping.file_keys else ():

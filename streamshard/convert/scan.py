@@ -19,8 +19,8 @@ from streamshard.convert.files import as_file
 from streamshard.convert.forms.form import open_form
 from streamshard.convert.image_scan import ImageScan
 from streamshard.convert.images import check_image, own_pixel_limit
-from streamshard.convert.json_members import WHOLE
-from streamshard.convert.messages import is_messages
+from streamshard.convert.json_members import BY_COLUMN, WHOLE
+from streamshard.convert.messages import holds_parts, is_messages
 from streamshard.convert.places import Located
 from streamshard.convert.problems import (
     BAD_COST,
@@ -214,10 +214,15 @@ class _Scan:
 def held_objects(values: Mapping[str, Any]) -> dict[str, int]:
     """Key → number of objects, for the values of a record that may be what was meant as records.
 
-    Of a record that is itself an object with a key for each record, ``"."``.
+    Of a record that is itself an object with a key for each record, ``"."``; of one that is a table by columns,
+    :data:`~streamshard.convert.json_members.BY_COLUMN` and the number of rows.
     """
     if len(values) > 1 and all(type(value) is dict for value in values.values()):
         return {WHOLE: len(values)}
+    if len(values) > 1 and all(type(value) is list and not holds_parts(value) for value in values.values()):
+        lengths = {len(value) for value in values.values()}
+        if len(lengths) == 1 and max(lengths) > 1:
+            return {BY_COLUMN: max(lengths)}
     return {
         key: len(value)
         for key, value in values.items()

@@ -88,8 +88,8 @@ class ChunkTally:
 
     ``text_hashes`` has every line that is not blank; the other arrays have the records that can be converted.
     ``image_like`` counts, among some records, those whose value under a key looks like an image that is not stored,
-    ``file_like`` those that look like an audio or video file, ``media`` those that are messages which name some;
-    ``files`` has the columns whose files are stored as they are;
+    ``nested_like`` the ways to such values inside objects, ``file_like`` those that look like an audio or video file,
+    ``media`` those that are messages which name some; ``files`` has the columns whose files are stored as they are;
     ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
     that hold objects, with their number.
     """
@@ -109,6 +109,7 @@ class ChunkTally:
     tags: ImageTags = field(default_factory=ImageTags)
     runs: RunsOfKeys = field(default_factory=RunsOfKeys)
     image_like: Counter[str] = field(default_factory=Counter)
+    nested_like: Counter[str] = field(default_factory=Counter)
     file_like: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
     files: set[str] = field(default_factory=set)
@@ -136,6 +137,7 @@ class ChunkTally:
             "tags": self.tags.to_list(),
             "runs": self.runs.to_json(),
             "image_like": dict(self.image_like),
+            "nested_like": dict(self.nested_like),
             "file_like": dict(self.file_like),
             "media": dict(self.media),
             "met": sorted(self.met),
@@ -218,6 +220,7 @@ class SavedChunk:
         self.tags = ImageTags.from_list(heading["tags"])
         self.runs = parse_runs(heading["runs"])
         self.image_like: Counter[str] = Counter(heading["image_like"])
+        self.nested_like: Counter[str] = Counter(heading["nested_like"])
         self.file_like: Counter[str] = Counter(heading["file_like"])
         self.media: Counter[str] = Counter(heading["media"])
         self.met: set[str] = set(heading["met"])

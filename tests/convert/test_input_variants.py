@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ TABLES = {
     "semicolons": TABLE.replace(",", ";"),
     "tabs": TABLE.replace(",", "\t"),
     "bars": TABLE.replace(",", "|"),
+    "comma-in-quotes": '"id"|"t"\n1|é\n2|"b"\n',
     "declared": "sep=;\n" + TABLE.replace(",", ";"),
     "declared-mark-quotes": '\ufeff"sep=|"\r\n' + TABLE.replace(",", "|"),
     "quoted": '"id","t"\n"1","é"\n"2","b"\n',
@@ -83,6 +85,7 @@ def test_values_keep_separators_quotes_and_line_ends(tmp_path):
         ("id,id\n1,2\n", "names column 'id' twice"),
         (",index\n1,2\n", "column 1 of the header has no name"),
         ('id,t\n1,"open\n', "in.csv.*line"),
+        ('id,t\n1,"a \\"b\\" c"\n', "line 2: .* a quote inside a quoted value is written twice"),
         ("id,t\n", "no records in in.csv"),
     ],
 )
@@ -91,10 +94,33 @@ def test_a_table_that_does_not_fit_is_named_with_its_line(tmp_path, text, messag
         converted(tmp_path, text.encode(), "in.csv")
 
 
-def test_a_table_in_another_encoding_is_refused(tmp_path):
-    for encoding in ("latin-1", "utf-16", "utf-16-le"):
-        with pytest.raises(ConvertError, match="convert it to UTF-8"):
+def test_a_table_in_another_encoding_is_refused_or_read_where_it_says_so(tmp_path):
+    for encoding, message in (
+        ("latin-1", r"in\.csv.*: line 2: byte 0xe9 is not UTF-8: .*; convert it to UTF-8 \(iconv"),
+        ("utf-16-le", "convert it to UTF-8"),
+    ):
+        with pytest.raises(ConvertError, match=message):
             converted(tmp_path, TABLE.encode(encoding), "in.csv")
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        text = TABLE.replace(",", ";").encode(encoding)
+        converted(tmp_path, mark + text, "in.csv", overwrite=True)
+        assert rows(tmp_path) == [{"id": "1", "t": "é"}, {"id": "2", "t": "b"}]
+    with pytest.raises(ConvertError, match=r"byte 0x\w\w is not UTF-16"):
+        converted(tmp_path, mark + text[:-1], "in.csv", overwrite=True)
+
+
+def test_a_far_byte_of_another_encoding_has_its_line(tmp_path):
+    text = b"id,t\n" + b"1,b\n" * 300_000 + "2,é\n".encode("latin-1")
+    with pytest.raises(ConvertError, match="line 300002: byte 0xe9"):
+        converted(tmp_path, text, "in.csv")
+
+
+def test_an_empty_cell_is_null_where_it_can_be(tmp_path):
+    content = b"id,n\n1,\n2,0.5\n"
+    with pytest.raises(ConvertError, match="--column n=json stores null for an empty value"):
+        converted(tmp_path, content, "in.csv", columns=(("n", "float32"),))
+    converted(tmp_path, content, "in.csv", columns=(("n", "json"),))
+    assert [row["n"] for row in rows(tmp_path)] == [None, 0.5]
 
 
 def tar(members: list[tuple[str, bytes]], kind: int = tarfile.USTAR_FORMAT) -> bytes:
@@ -134,6 +160,13 @@ def test_what_a_tar_calls_a_picture_and_is_none_is_a_bad_record(tmp_path, bad, a
         converted(tmp_path, tar(members), "in.tar")
     if not alone:
         assert converted(tmp_path, tar(members), "in.tar", on_error="skip").samples == 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "x/a.parquet", "a.tar"])
+def test_a_tar_of_files_that_hold_records_is_refused(tmp_path, name):
+    with pytest.raises(ConvertError, match=r"a tar of \.\w+ files, which hold records, .*unpack it"):
+        converted(tmp_path, tar([(name, b"x"), ("b.csv", b"y")]), "in.tar")
+    converted(tmp_path, tar([(name, b"x"), ("b.jsonl", b"y"), ("b.txt", b"z")]), "in.tar")
 
 
 def test_a_tar_whose_members_are_not_sorted_is_told(tmp_path):
@@ -241,6 +274,75 @@ def test_a_changed_text_is_another_dataset(tmp_path):
 def test_a_text_that_is_no_utf_8_is_named(tmp_path):
     with pytest.raises(ConvertError, match=r"1\.txt: not UTF-8"):
         folder(tmp_path, {"1.jpg": JPEG, "1.txt": b"\xff\xfe"})
+
+
+def test_captions_and_objects_beside_images_are_theirs(tmp_path):
+    files = {"1.jpg": JPEG, "1.caption": b"a", "1.json": b'\xef\xbb\xbf{"tags": ["x"], "n": 1}', "2.png": PNG}
+    folder(tmp_path, files)
+    assert rows(tmp_path) == [
+        {"image": JPEG, "image_path": "1.jpg", "text": "a", "tags": ["x"], "n": 1},
+        {"image": PNG, "image_path": "2.png", "text": None, "tags": None, "n": None},
+    ]
+    assert folder(tmp_path, {}).finished_before
+    with pytest.raises(ConvertError, match="of other records"):
+        folder(tmp_path, {"1.json": b"{}"})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"image": 1}', "1.json: has a key 'image'"),
+        (b"[1]", "1.json: found a list"),
+        (b"{", "1.json: broken JSON"),
+    ],
+)
+def test_an_object_beside_an_image_that_does_not_fit_is_named(tmp_path, content, message):
+    with pytest.raises(ConvertError, match=message):
+        folder(tmp_path, {"1.jpg": JPEG, "1.json": content})
+
+
+def test_records_of_two_kinds_in_a_folder_are_not_half_of_them(tmp_path):
+    files = {"a.csv": b"a\n1\n", "b.jsonl": b'{"a": 1}\n'}
+    with pytest.raises(
+        ConvertError, match=r"files of several kinds \(1 csv, 1 jsonl\); say which with --from"
+    ):
+        folder(tmp_path, files)
+    folder(tmp_path, {"c.json": b"{}"}, kind="csv")
+    assert rows(tmp_path) == [{"a": "1"}]
+
+
+def test_images_that_no_record_names_are_told(tmp_path):
+    files = {"in.jsonl": b'{"image_id": 1}\n', "images/1.jpg": JPEG, "images/2.jpg": JPEG}
+    (warning,) = folder(tmp_path, files).warnings
+    assert "no record yields an image, and 2 image files lie in the folder" in warning
+    assert folder(tmp_path, {}, image_keys=("none",), overwrite=True).warnings == ()
+    assert folder(tmp_path, {"in.jsonl": b'{"image": "images/1.jpg"}\n'}, overwrite=True).warnings == ()
+
+
+def test_values_in_the_names_of_folders_are_told(tmp_path):
+    files = {"lang=de/0.jsonl": b'{"t": 1}\n', "lang=en/0.jsonl": b'{"t": 2}\n'}
+    (warning,) = folder(tmp_path, files).warnings
+    assert "folders such as 'lang=de', which say a value that is in no file" in warning
+
+
+def test_images_named_inside_an_object_are_told(tmp_path):
+    text = json.dumps({"id": 1, "meta": {"view": {"front": "a.jpg"}}}).encode()
+    (warning,) = converted(tmp_path, text, "in.jsonl").warnings
+    assert "values at .meta.view.front look like names of images" in warning
+
+
+def test_a_table_by_columns_is_told(tmp_path):
+    (warning,) = converted(tmp_path, b'{"id": [1, 2], "t": ["a", "b"]}', "in.json").warnings
+    assert "in.json is one object and so one sample; each of its keys holds 2 values" in warning
+    assert converted(tmp_path, b'{"id": [1, 2], "t": ["a"]}', "in.json", overwrite=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"), [(b"id\tname", "a table\\? say --from tsv"), (b"plain text", "jq -Rc '{text: .}' FILE")]
+)
+def test_text_that_is_no_json_says_what_it_may_be(tmp_path, line, hint):
+    with pytest.raises(ConvertError, match=hint):
+        converted(tmp_path, line, "in.txt")
 
 
 def test_a_folder_without_texts_has_no_such_column(tmp_path):

@@ -101,6 +101,10 @@ def test_folders_of_two_kinds_are_refused_and_descriptions_beside_data_are_not(t
         _names(tmp_path)
     assert [origin.name for origin in find_origins([str(tmp_path)], None, "tsv")] == ["b.tsv"]
     write_lines(tmp_path / "c.jsonl", [{}])
+    with pytest.raises(ConvertError, match=r"files of several kinds \(1 csv, 1 jsonl, 1 tsv\)"):
+        _names(tmp_path)
+    for name in ("a.csv", "b.tsv"):
+        (tmp_path / name).unlink()
     (tmp_path / "stats.json").write_text("{}")
     assert _names(tmp_path) == ["c.jsonl"]
 

@@ -1,9 +1,10 @@
 """A tree of images as input: one record for each image file, with the class that its top folder stands for.
 
 ``cat/1.jpg`` gives ``{"image": "cat/1.jpg", "class": "cat", "label": 0}``; labels number the folders that hold images,
-sorted by name. Where texts of the same names lie beside images (``cat/1.txt``), they are ``"text"``, null for an image
-that has none. Where a ``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are
-the records, and images that it does not name are left out.
+sorted by name. Where texts of the same names lie beside images (``cat/1.txt``, ``cat/1.caption``), they are ``"text"``,
+null for an image that has none; where JSON objects do (``cat/1.json``), their keys are those of the record. Where a
+``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are the records, and images
+that it does not name are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from streamshard.errors import ConvertError
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 _METADATA = ("metadata.jsonl", "metadata.csv")
+_TEXTS = (".txt", ".caption")
+_OBJECTS = (".json",)
 
 
 def folder_origin(place: Place, shown: str) -> Origin:
@@ -47,7 +50,8 @@ def folder_origin(place: Place, shown: str) -> Origin:
         )
     digest = xxhash.xxh3_128()
     nbytes = 0
-    for name in [*images, *described, *(() if described else _texts(place, images).values())]:
+    beside = [name for ending in (_TEXTS, _OBJECTS) for name in _beside(place, images, ending).values()]
+    for name in [*images, *described, *(() if described else beside)]:
         size, mtime_ns = place.stamp(name) if place.local else (0, None)
         nbytes += size
         digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
@@ -101,7 +105,7 @@ def _labelled(place: Place) -> Iterator[dict[str, Any]]:
             " metadata.jsonl"
         )
     labels = {name: label for label, name in enumerate(classes)}
-    texts = _texts(place, images)
+    texts, objects = _beside(place, images, _TEXTS), _beside(place, images, _OBJECTS)
     for name in images:
         top = name.partition("/")[0]
         record: dict[str, Any] = (
@@ -109,16 +113,16 @@ def _labelled(place: Place) -> Iterator[dict[str, Any]]:
         )
         if texts:
             record["text"] = _text(place, texts[name]) if name in texts else None
-        yield record
+        yield {**record, **_object(place, objects[name], record)} if name in objects else record
 
 
-def _texts(place: Place, images: Sequence[str]) -> dict[str, str]:
-    """Image → the text file of the same name beside it, for those that have one."""
-    there = {name for name in place.names() if name.lower().endswith(".txt")}
+def _beside(place: Place, images: Sequence[str], endings: tuple[str, ...]) -> dict[str, str]:
+    """Image → the file of the same name beside it that has one of the endings, for those that have one."""
+    there = {name for name in place.names() if name.lower().endswith(endings)}
     if not there:
         return {}
-    pairs = ((name, f"{name.rpartition('.')[0]}.txt") for name in images)
-    return {name: text for name, text in pairs if text in there}
+    pairs = ((name, f"{name.rpartition('.')[0]}{ending}") for name in images for ending in endings)
+    return {name: file for name, file in pairs if file in there}
 
 
 def _text(place: Place, name: str) -> str:
@@ -126,6 +130,21 @@ def _text(place: Place, name: str) -> str:
         return place.read(name).decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ConvertError(f"{place.name}/{name}: not UTF-8: {error.reason}; convert it to UTF-8") from None
+
+
+def _object(place: Place, name: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    where = f"{place.name}/{name}"
+    try:
+        found = parse_record(place.read(name).removeprefix(BOM))
+    except RecordProblem as problem:
+        raise ConvertError(f"{where}: {problem}") from None
+    twice = sorted(found.keys() & record.keys())
+    if twice:
+        raise ConvertError(
+            f"{where}: has a key {twice[0]!r}, which is the name of a column made of the folder; rename it in all of"
+            " these files, or describe all images in a metadata.jsonl"
+        )
+    return found
 
 
 def _described(place: Place, metadata: str) -> Iterator[dict[str, Any]]:

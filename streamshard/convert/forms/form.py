@@ -141,7 +141,7 @@ class CellsForm(LinesForm):
 def _cast(name: str, text: str, encoding: str) -> Any:
     try:
         if encoding == "json":
-            return json.loads(text)
+            return json.loads(text) if text else None
         if encoding.startswith(("int", "uint", "str_int")):
             return int(text)
         if encoding.startswith(("float", "str_float")):
@@ -153,7 +153,9 @@ def _cast(name: str, text: str, encoding: str) -> Any:
         if encoding.startswith("ndarray"):
             return json.loads(text)
     except (ValueError, ArithmeticError, RecursionError):
+        hint = "" if text else f"; --column {name}=json stores null for an empty value"
         raise RecordProblem(
-            BAD_ROW, f"column {name!r} holds {text[:60]!r}, which is no value for --column {name}={encoding}"
+            BAD_ROW,
+            f"column {name!r} holds {text[:60]!r}, which is no value for --column {name}={encoding}{hint}",
         ) from None
     return text.encode() if encoding == "bytes" else text

@@ -23,6 +23,7 @@ INDEX_COLUMN = "index"
 """The name of a first column whose name is empty."""
 
 _DECLARATION = re.compile(r'"?sep=([^"])"?')
+_QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "\t", "|")
 _LONGEST_VALUE = sys.maxsize >> 32  # what csv's C long takes on every machine
 _limit_lock = threading.Lock()
@@ -34,11 +35,13 @@ def table_to_lines(
     """Rewrite a table. Quotes are those of RFC 4180: a quoted value may hold separators, quotes (twice), line ends.
 
     Raises:
-        ConvertError: not UTF-8, no header, a column name inside it that is empty or stands twice, an open quote.
+        ConvertError: neither UTF-8 nor UTF-16 with its mark, no header, a column name inside it that is empty or stands
+            twice, an open quote.
     """
     with path.open("rb") as file, _long_values(), target.open("w", encoding="ascii", newline="") as lines:
-        separator, declared = ("\t", False) if tabs else _separator(path)
-        text = _text_lines(file, name, advance)
+        encoding = _encoding(path)
+        separator, declared = ("\t", False) if tabs else _separator(path, encoding)
+        text = _text_lines(file, name, encoding, advance)
         if declared:
             next(text)
         rows = csv.reader(text, delimiter=separator, strict=True)
@@ -60,7 +63,12 @@ def table_to_lines(
                     lines.write(json.dumps([f"{what} (line {rows.line_num + declared} of the file)"]))
                 lines.write("\n")
         except csv.Error as error:
-            raise ConvertError(f"source {name!r}: line {rows.line_num}: {error}") from None
+            hint = (
+                '; a quote inside a quoted value is written twice ("")'
+                if "expected after" in str(error)
+                else ""
+            )
+            raise ConvertError(f"source {name!r}: line {rows.line_num}: {error}{hint}") from None
 
 
 class _long_values:  # noqa: N801 used as a statement
@@ -100,27 +108,41 @@ def _column_names(header: list[str], name: str) -> list[str]:
     return names
 
 
-def _separator(path: Path) -> tuple[str, bool]:
+def _encoding(path: Path) -> str:
+    """UTF-8, unless a byte order mark says UTF-16, as Excel's "Unicode text" has it."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+
+
+def _separator(path: Path, encoding: str) -> tuple[str, bool]:
     """The separator, and whether a first line of its own declares it, as Excel takes it: ``sep=;``.
 
     Else that of the header: a comma, or where there is none, the most frequent of ``;``, tab and ``|``.
     """
     with path.open("rb") as file:
-        head = file.readline(_BLOCK).decode("utf-8-sig", "replace")
+        head = file.readline(_BLOCK).decode(encoding, "replace")
     declared = _DECLARATION.fullmatch(head.rstrip("\r\n"))
     if declared:
         return declared.group(1), True
+    head = _QUOTED.sub("", head)
     if "," in head:
         return ",", False
     return max(_SEPARATORS, key=head.count), False
 
 
-def _text_lines(file: BinaryIO, name: str, advance: Callable[[int], None]) -> Iterator[str]:
-    text = io.TextIOWrapper(io.BufferedReader(_Counted(file, advance), _BLOCK), "utf-8-sig", newline="")
+def _text_lines(file: BinaryIO, name: str, encoding: str, advance: Callable[[int], None]) -> Iterator[str]:
+    text = io.TextIOWrapper(io.BufferedReader(_Counted(file, advance), _BLOCK), encoding, newline="")
+    number = 1
     try:
-        yield from text
+        for number, line in enumerate(text, 2):  # noqa: B007 the number of the line behind it
+            yield line
     except UnicodeDecodeError as error:
-        raise ConvertError(f"source {name!r}: not UTF-8: {error.reason}; convert it to UTF-8") from None
+        number += error.object.count(b"\n", 0, error.start)
+        found = error.object[error.start : error.start + 1].hex()
+        raise ConvertError(
+            f"source {name!r}: line {number}: byte 0x{found} is not {error.encoding.upper()}: {error.reason}; convert"
+            " it to UTF-8 (iconv -f WINDOWS-1252 -t UTF-8, if it comes from Windows)"
+        ) from None
 
 
 class _Counted(io.RawIOBase):

@@ -25,17 +25,30 @@ _BLOCK_NBYTES = 512
 _TEXTS = frozenset(("txt", "text", "transcript"))
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _DIGITS = 40
+# Files with many records each: what a tar packs for its way, and no sample.
+_OF_MANY_RECORDS = frozenset(("jsonl", "ndjson", "csv", "tsv", "parquet", "arrow", "tar", "zip", "mds"))
 
 
 def tar_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], None]) -> None:
     """List the records of a tar file.
 
     Raises:
-        ConvertError: not a tar file, a broken header, or one that ends before its end mark.
+        ConvertError: not a tar file, a broken header, one that ends before its end mark, or one of files that hold
+            records themselves.
     """
+    packed: set[str] | None = set()
     with target.open("w", encoding="ascii") as lines:
         for line in _grouped(_members(path, name, advance)):
             lines.write(json.dumps(line, separators=(",", ":")) + "\n")
+            if packed is not None:
+                names = [member[0] for member in line["m"]] if isinstance(line, dict) else []
+                ending = names[0].rpartition(".")[2] if len(names) == 1 else ""
+                packed = {*packed, names[0]} if ending in _OF_MANY_RECORDS else None
+    if packed:
+        raise ConvertError(
+            f"source {name!r}: a tar of .{min(packed)} files, which hold records, and not one of samples; unpack it,"
+            " and name what is inside"
+        )
 
 
 def _members(path: Path, name: str, advance: Callable[[int], None]) -> Iterator[tarfile.TarInfo]:
