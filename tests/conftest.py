@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.faulty_proxy import FaultyProxy
-from tests.support.nursery import Nursery
+from tests.support.nursery import Nursery, end_shared_nursery, shared_nursery
 from tests.support.seaweedfs import SeaweedServer, find_weed
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -43,10 +43,15 @@ def s3_proxy(s3: SeaweedServer) -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
+def nursery() -> Nursery:
     """A process that has imported what is needed and forks a child for each hardship; see its module."""
-    with Nursery() as nursery:
-        yield nursery
+    return shared_nursery()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_of_nursery() -> Iterator[None]:
+    yield
+    end_shared_nursery()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -205,6 +205,11 @@ class ConvertOptions:
                 f"address={self.address!r}: a driver outside of the cluster has no files that nodes could be given; run"
                 " this on a node (with 'ray job submit', for example) and leave the address out"
             )
+        if self.engine == "ray" and self.allow_outside_root and self.on_error == "skip":
+            raise ValueError(
+                "allow_outside_root: with engine='ray' and on_error='skip', images that some nodes do not see would be"
+                " left out as missing; put all below one image_root, or let on_error be 'raise'"
+            )
         if not self.task_cpus > 0:
             raise ValueError(f"task_cpus={self.task_cpus!r}: expected more than 0")
         if self.task_memory is not None and self.task_memory < 1:

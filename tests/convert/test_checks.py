@@ -95,6 +95,10 @@ def test_a_smaller_limit_counts_for_a_run_that_goes_on(
         ({"max_errors": 3}, "on_error='skip' alone"),
         ({"max_errors": -1, "on_error": "skip"}, "max_errors=-1: expected"),
         ({"max_errors": 1.5, "on_error": "skip"}, "max_errors=1.5: expected"),
+        (
+            {"engine": "ray", "allow_outside_root": True, "on_error": "skip"},
+            "left out as missing; put all below",
+        ),
     ],
 )
 def test_limits_that_cannot_be_are_named(options: dict[str, Any], words: str) -> None:

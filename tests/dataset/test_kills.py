@@ -227,7 +227,7 @@ def test_a_process_that_leaves_every_loader_in_mid_epoch_ends_quietly(
     temporary = short_directory / "tmp"
     temporary.mkdir()
     options = many_loaders(directory, tmp_path / "cache")
-    with Job("leave_early", 0, options, environment={"TMPDIR": str(temporary)}) as job:
+    with Job("leave_early", 0, options, environment={"TMPDIR": str(temporary)}, anew=True) as job:
         assert job.wait() == "leaving\n"
         wait_for_group_end(job.process.pid)
     # torch terminates its workers here, so that multiprocessing does not get to removing its own directories.
@@ -243,7 +243,7 @@ def test_an_interrupt_in_mid_epoch_leaves_no_workers(directory: Path, tmp_path: 
         "loader": {"kind": "streaming", "batch_size": 1, "num_workers": 2},
         "log": str(tmp_path / "log"),
     }
-    with Job("train", 0, options) as job:
+    with Job("train", 0, options, anew=True) as job:
         job.until(lambda: lines_of(tmp_path / "log.0"), "first batch")
         if to_whom == "the trainer":
             os.kill(job.process.pid, signal.SIGINT)

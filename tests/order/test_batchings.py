@@ -104,7 +104,7 @@ def test_each_batch_is_of_one_stream_in_many_mixes(mix, data, batching):
 @given(mixes(), st.data())
 def test_per_stream_is_one_sequence_of_global_batches_for_all_ranks_of_one_global_batch_size(mix, data):
     order = order_of(mix, "per_stream")
-    size = data.draw(st.integers(1, 24))
+    size = data.draw(st.integers(1, 12))
     alone = order.plan(1, 0, global_batch_size=size)
     wanted = [real for real, _ in batches_of(order, alone, 1, 0)]
     for ranks in {min(size, ranks) for ranks in (2, 3, size)}:
@@ -241,6 +241,7 @@ def test_of_one_stream_the_method_means_nothing():
 def test_positions_and_replacements_belong_to_the_place_not_to_the_world(mix, data, batching):
     order = order_of(mix, batching)
     size = 6
+    looked_at = data.draw(st.integers(0, 5))  # of each six positions one
     seen = {}
     for ranks in (1, 2, 3) if batching != "device_per_stream" else (2,):
         plan = order.plan(0, 0, global_batch_size=size, ranks=ranks)
@@ -252,6 +253,8 @@ def test_positions_and_replacements_belong_to_the_place_not_to_the_world(mix, da
             assert len(positions) == len(real)
             covered += positions
             for slot in range(len(real) + len(pads)):
+                if slot < len(real) and positions[slot] % 6 != looked_at:
+                    continue
                 others = list(order.replacements(plan, 0, number, rank, slot))
                 sample = (real + pads)[slot]
                 walk = order.walks[order.stream_of(sample)]

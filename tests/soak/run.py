@@ -211,7 +211,7 @@ class Soak:
             "until": time.time() + seconds,
         }
         # One heap: else glibc gives each of many short threads one of some, and each of them grows to its own height.
-        return Job("soaking.steady", STEADY_RANKS, options, environment={"MALLOC_ARENA_MAX": "1"})
+        return Job("soaking.steady", STEADY_RANKS, options, environment={"MALLOC_ARENA_MAX": "1"}, anew=True)
 
     def _run_chain(self, deadline: float, first_link: int, steady: Job) -> None:
         number = first_link
@@ -236,7 +236,7 @@ class Soak:
             "collective": True,
             **({"steps": 2 * link.batches} if link.way in _ENDS_WELL else {}),
         }
-        with Job("train", link.ranks, options) as job:
+        with Job("train", link.ranks, options, anew=True) as job:
             self._end_link(link, job, Path(f"{log}.0"))
             code = job.process.poll()
             printed = job.printed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing.connection
 import multiprocessing.pool
@@ -32,6 +33,8 @@ from tests.support.loading import make_loader, numbers_of
 from tests.support.small_datasets import write_dataset
 
 torch.set_num_threads(1)
+with contextlib.suppress(ImportError):
+    import s3fs  # noqa: F401
 
 # A child that has become another user may read neither this tree nor the modules of the interpreter, where those lie in
 # a home: all that an epoch imports is there before, be it needed only later.

@@ -1,4 +1,4 @@
-"""Processes under hostile conditions, at the price of a fork: ``python -m tests.support.nursery``.
+"""Processes at the price of a fork, under hostile conditions too: ``python -m tests.support.nursery``.
 
 One process imports what all tests of a module need and forks a child for each. A child is the leader of its own process
 group, may become another user, lose its locks, its room on the disk or its surroundings, and then calls one function.
@@ -51,7 +51,11 @@ class Child:
         self._nursery = nursery
         self._number = number
         self.pid = pid
-        self._directory = directory
+        self.output = directory / "printed"
+
+    def is_ended(self, seconds: float) -> bool:
+        """Whether it ends within some seconds."""
+        return self._nursery.is_ended(self._number, seconds)
 
     def end(self) -> Outcome:
         """Wait for its end. AssertionError with what it printed where it hangs."""
@@ -83,13 +87,29 @@ class Child:
         return found
 
     def _printed(self) -> str:
-        return (self._directory / "printed").read_text(errors="replace")[-8000:]
+        return self.output.read_text(errors="replace")[-8000:]
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.signal(signal.SIGKILL, group=True)
+
+
+_shared: list[Nursery] = []
+
+
+def shared_nursery() -> Nursery:
+    """The one of this process, begun when it is asked for first."""
+    if not _shared:
+        _shared.append(Nursery())
+    return _shared[0]
+
+
+def end_shared_nursery() -> None:
+    """End it, if it was begun."""
+    while _shared:
+        _shared.pop().__exit__()
 
 
 class Nursery:
@@ -138,6 +158,20 @@ class Nursery:
         with self.begin(target, options, **conditions) as child:
             return child.end()
 
+    def is_ended(self, number: int, seconds: float) -> bool:
+        """Whether a child ends within some seconds."""
+        deadline = time.monotonic() + seconds
+        try:
+            while number not in self._ends:
+                # 0 would mean not to wait even for the rest of a line.
+                self._here.settimeout(max(1e-4, deadline - time.monotonic()))
+                self._read()
+        except TimeoutError:
+            return False
+        finally:
+            self._here.settimeout(PATIENCE_S)
+        return True
+
     def end_of(self, number: int, printed: Callable[[], str]) -> tuple[int, str]:
         """Wait for the end of a child; minus the number of the signal that ended it, or its status; what it said."""
         while number not in self._ends:
@@ -172,6 +206,7 @@ def _endure(conditions: dict[str, Any]) -> None:
     """Make the surroundings hostile.
 
     Conditions:
+        surroundings: all variables.
         environment: variables to set, or with None to unset.
         user: become this user and group.
         file_nbytes: no file may grow beyond these (RLIMIT_FSIZE); a write beyond is EFBIG.
@@ -183,6 +218,10 @@ def _endure(conditions: dict[str, Any]) -> None:
     for mount in ("small_disk", "read_only"):
         if mount in conditions:
             _mount(mount, conditions[mount])
+    if "surroundings" in conditions:
+        os.environ.clear()
+        os.environ.update(conditions["surroundings"])
+        tempfile.tempdir = None  # which it remembers
     for name, value in conditions.get("environment", {}).items():
         if value is None:
             os.environ.pop(name, None)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -38,12 +39,12 @@ def _target(name: str) -> Any:
     return getattr(import_module(f"tests.support.{module}") if module else trainers, function)
 
 
-def main() -> None:
+def launch(config: dict[str, Any], begun: Callable[[], None] = lambda: None) -> None:
+    """Start the ranks and wait for them. ``begun`` is called when all are there, or before there is one in here."""
     # For tests.support.ranks, where a job hangs; forked processes do the same.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    config = json.loads(sys.argv[1])
     if not config["ranks"]:
-        _die_with_the_test_run()
+        begun()
         run_rank(0, {**config, "rendezvous": None})
         return
 
@@ -53,9 +54,13 @@ def main() -> None:
         run_rank, (config,), nprocs=config["ranks"], join=False, start_method=config["method"]
     )
     # Only now: a process that forks should have one thread.
-    _die_with_the_test_run()
+    begun()
     while not context.join():
         pass
+
+
+def main() -> None:
+    launch(json.loads(sys.argv[1]), begun=_die_with_the_test_run)
 
 
 def _die_with_the_test_run() -> None:
