@@ -412,6 +412,22 @@ def test_b140_a_kill_at_any_moment_leaves_nothing_that_breaks_the_next_run(
 
 
 @both
+def test_an_interrupt_while_a_file_is_half_here_ends_the_run_and_breaks_no_later_one(
+    nursery: Nursery, place: Place, workers: int
+) -> None:
+    # As a terminal sends it: to all processes at once.
+    place.proxy.arm(FAULTS["stall"])
+    with nursery.begin(EPOCH, place.reading(workers, dataset={"download_timeout": 600})) as child:
+        child.until(lambda: place.proxy.count("GET", SHARD), "request")
+        child.signal(signal.SIGINT, group=True)
+        check_error(child.end(), "KeyboardInterrupt")
+        with pytest.raises(ProcessLookupError):
+            os.killpg(child.pid, 0)
+    place.proxy.calm()
+    check_epoch(nursery.run(EPOCH, place.reading(workers)))
+
+
+@both
 def test_a_file_in_the_cache_that_went_bad_is_fetched_again(
     nursery: Nursery, place: Place, workers: int
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamshard import StreamingDataLoader, StreamingDataset
+from streamshard import StreamingDataLoader, StreamingDataset, World
 from streamshard.dataset import early
 from streamshard.errors import StorageError
 from tests.support.faulty_proxy import Fault, FaultyProxy
@@ -102,6 +102,19 @@ def test_an_epoch_is_whole_and_what_is_fetched_twice_is_bounded(
     before = len(s3_proxy.requests)
     assert len([number for batch in loader for number in batch]) == SAMPLES
     assert len(s3_proxy.requests) == before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+def test_eight_ranks_of_two_workers_with_one_cache_fetch_hardly_more_than_there_is(
+    s3: SeaweedServer, s3_proxy: FaultyProxy, url: str, directory: Path, tmp_path: Path
+) -> None:
+    ranks = [loader_of(s3, s3_proxy, url, tmp_path, 2, world=World(rank, 8)) for rank in range(8)]
+    got = [number for batches in zip(*ranks, strict=True) for batch in batches for number in batch]
+    assert sorted(got) == list(range(SAMPLES))
+    needed = sum(path.stat().st_size for path in directory.glob("*.mds"))
+    heads = s3_proxy.count("GET", ".mds") * 1024
+    assert needed <= s3_proxy.bytes_of(".mds") <= 1.02 * needed + heads
 
 
 def test_no_more_is_read_by_range_than_a_64th_of_the_epoch(
