@@ -22,6 +22,7 @@ _HOME = {
     "World": "streamshard.order.world",
     "convert_records": "streamshard.convert.records",
     "merge_index": "streamshard.write.merge",
+    "pixels_of": "streamshard.format.pixels",
 }
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "World",
     "convert_records",
     "merge_index",
+    "pixels_of",
 ]
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from streamshard.dataset.loader import StreamingDataLoader
     from streamshard.dataset.stream import Stream
     from streamshard.dataset.streaming import StreamingDataset
+    from streamshard.format.pixels import pixels_of
     from streamshard.order.world import World
     from streamshard.read.local import LocalDataset
     from streamshard.write.merge import merge_index

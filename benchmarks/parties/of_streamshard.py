@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.generate import SAMPLES, Source, to_pixels
+from benchmarks.generate import SAMPLES, Source
 
 BATCH_SIZE = 32
 
@@ -26,9 +26,9 @@ def batches(source: Source, workers: int, *, keep: bool = False) -> Any:
     """A StreamingDataLoader."""
     from streamshard import StreamingDataLoader
 
-    transform = {"transform": _with_pixels} if source.kind == "photo" else {}
+    photo = {"decode_images": False, "transform": _with_pixels} if source.kind == "photo" else {}
     return StreamingDataLoader(
-        _dataset(source, **transform), num_workers=workers, persistent_workers=keep and workers > 0
+        _dataset(source, **photo), num_workers=workers, persistent_workers=keep and workers > 0
     )
 
 
@@ -77,7 +77,9 @@ def _dataset(source: Source, *, shuffle: bool = True, **arguments: Any) -> Any:
 
 
 def _with_pixels(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"number": sample["number"], "pixels": to_pixels(sample["picture"])}
+    from streamshard import pixels_of
+
+    return {"number": sample["number"], "pixels": pixels_of(sample["picture"], (224, 224))}
 
 
 def _same(batch: Any) -> Any:

@@ -22,9 +22,11 @@ from streamshard.dataset.slots import Slots, slots_for
 from streamshard.dataset.streaming import StreamingDataset
 from streamshard.errors import StateError
 
-# Batches of so many stored bytes go through shared memory, of which a slot has twice as much.
+# Batches of so many stored bytes go through shared memory, of which a slot has twice as much, and room for more where
+# functions of the user's make tensors of pictures.
 _SLOT_NBYTES_FROM = 64 << 10
 _SLOT_NBYTES_TO = 64 << 20
+_SLOT_NBYTES_MADE_BY_USER = 16 << 20
 
 
 class StreamingDataLoader(DataLoader[Any]):
@@ -157,7 +159,8 @@ class StreamingDataLoader(DataLoader[Any]):
         if getattr(self, "_iterator", None) is None:
             self._slots = None
             if nbytes >= _SLOT_NBYTES_FROM and 2 * nbytes <= _SLOT_NBYTES_TO:
-                self._slots = slots_for(self.num_workers, (self.prefetch_factor or 2) + 1, 2 * nbytes)
+                room = max(2 * nbytes, _SLOT_NBYTES_MADE_BY_USER if made_by_user else 0)
+                self._slots = slots_for(self.num_workers, (self.prefetch_factor or 2) + 1, room)
         most = most_batches(nbytes, made_by_user=made_by_user)
         in_sight = dataset.batches_in_sight(self.num_workers)
         if in_sight is not None:

@@ -26,10 +26,11 @@ import pickle
 import struct
 from collections.abc import Iterator, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from streamshard.dataset.left_out import Handed
 from streamshard.dataset.slots import SlotWriter, take_from
@@ -75,19 +76,19 @@ def pack(value: Any) -> torch.Tensor:
 def pack_for_trainer(batches: list[Any], writer: SlotWriter | None) -> bytes:
     """Return a worker's batches as a pickle for its trainer.
 
-    Small tensors are part of it; larger ones go as open files, torch's own way, as long as /dev/shm has room for
-    them. Large columns of bytes are put into shared memory where ``writer`` has room for them.
+    Small tensors are part of it. Large columns of bytes and large tensors are put into shared memory where ``writer``
+    has room for them; else tensors go as open files, torch's own way, as long as /dev/shm has room for them.
 
     Raises:
         Exception: whatever pickle raises for what it cannot take.
     """
     taken = None
     if writer is not None:
-        lean, columns, values = _without_large_bytes(batches)
+        lean, columns, values, tensors = _without_large_columns(batches)
         place = writer.write(values) if values else None
         if place is not None:
             batches = lean
-            taken = (*place, [len(value) for value in values], columns)
+            taken = (*place, [len(value) for value in values], len(tensors), columns, tensors)
     stream = io.BytesIO()
     try:
         _ForTrainer(stream).dump((batches, taken))
@@ -109,10 +110,12 @@ def unpack_from_worker(packed: bytes) -> list[Any]:
     """Return the batches that a worker of this process has packed; to be called once."""
     batches, taken = pickle.loads(packed)  # noqa: S301 of our own worker
     if taken is not None:
-        *place, columns = taken
+        *place, columns, tensors = taken
         values = iter(take_from(*place))
         for number, key, count in columns:
             _columns_of(batches[number])[key] = list(itertools.islice(values, count))
+        for (number, key, dtype, shape), value in zip(tensors, values, strict=True):
+            _columns_of(batches[number])[key] = _tensor(value, dtype, shape)
     found: list[Any] = batches
     return found
 
@@ -138,8 +141,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        array: np.ndarray[Any, Any] = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-        return _tensor, (pickle.PickleBuffer(array.data), value.dtype, tuple(value.shape))
+        return _tensor, (pickle.PickleBuffer(_content(value).data), value.dtype, tuple(value.shape))
 
 
 class _ForTrainer(ForkingPickler):
@@ -152,26 +154,40 @@ class _ForTrainer(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or value.nbytes > self._most_nbytes or not _is_plain(value):
             return NotImplemented
-        array: np.ndarray[Any, Any] = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-        return _tensor, (bytearray(array), value.dtype, tuple(value.shape))
+        return _tensor, (bytearray(_content(value)), value.dtype, tuple(value.shape))
 
 
-def _without_large_bytes(batches: list[Any]) -> tuple[list[Any], list[tuple[int, Any, int]], list[bytes]]:
-    """Batches without their large columns of bytes; number, key and length of each such column; their values."""
-    columns: list[tuple[int, Any, int]] = []
-    values: list[bytes] = []
-    lean = []
+class _Lean(NamedTuple):
+    """Batches without their large columns, and these: what belongs where, and the values, those of tensors last."""
+
+    batches: list[Any]
+    columns: list[tuple[int, Any, int]]  # number of the batch, key, count
+    values: list[bytes | memoryview]
+    tensors: list[tuple[int, Any, torch.dtype, tuple[int, ...]]]
+
+
+def _without_large_columns(batches: list[Any]) -> _Lean:
+    found = _Lean([], [], [], [])
+    contents: list[memoryview] = []
     for number, batch in enumerate(batches):
         rest = _columns_of(batch)
-        large = {key: column for key, column in rest.items() if _is_large_bytes(column)}
+        large: dict[Any, None] = {}
+        for key, column in rest.items():
+            if _is_large_bytes(column):
+                found.columns.append((number, key, len(column)))
+                found.values.extend(column)
+            elif _is_large_tensor(column):
+                found.tensors.append((number, key, column.dtype, tuple(column.shape)))
+                contents.append(_content(column).data)
+            else:
+                continue
+            large[key] = None
         if large:
-            rest = {**rest, **dict.fromkeys(large)}
+            rest = {**rest, **large}
             batch = batch._replace(batch=rest) if isinstance(batch, Handed) else rest
-            for key, column in large.items():
-                columns.append((number, key, len(column)))
-                values += column
-        lean.append(batch)
-    return lean, columns, values
+        found.batches.append(batch)
+    found.values.extend(contents)
+    return found
 
 
 def _columns_of(batch: Any) -> dict[Any, Any]:
@@ -183,6 +199,16 @@ def _is_large_bytes(column: Any) -> bool:
     if type(column) is not list or not column or type(column[0]) is not bytes:
         return False
     return all(type(value) is bytes for value in column) and sum(map(len, column)) >= _LARGE_NBYTES
+
+
+def _is_large_tensor(column: Any) -> bool:
+    return type(column) is torch.Tensor and column.nbytes > _SMALL_NBYTES and _is_plain(column)
+
+
+def _content(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """A plain tensor's bytes, shape (nbytes,)."""
+    array: NDArray[np.uint8] = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

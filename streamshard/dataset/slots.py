@@ -1,7 +1,8 @@
 """Shared memory between DataLoader workers and the trainer: a few slots for each worker, used over and over.
 
-A large value of bytes is copied into a slot by its worker and out of it by the trainer; through torch's pipe it
-would be copied some six times, 64 KiB at a time. A slot is free again as soon as its message was unpickled. A
+A large value of bytes or a large tensor is copied into a slot by its worker and out of it by the trainer. Through
+torch's pipe, bytes would be copied some six times, 64 KiB at a time; a tensor would lie in a new file each time, whose
+pages the system clears and maps one by one. A slot is free again as soon as its message was unpickled. A
 worker that finds none free, or whose batch is larger than a slot, sends that batch through the pipe: nobody ever
 waits for a slot.
 
@@ -71,7 +72,7 @@ class Slots:
         """Whether the trainer has taken out what was in a slot."""
         return self._memory[slot] == 0
 
-    def write(self, slot: int, values: Sequence[bytes]) -> None:
+    def write(self, slot: int, values: Sequence[bytes | memoryview]) -> None:
         """Fill a free slot with values that fit."""
         at = self._begin(slot)
         memory = self._memory
@@ -80,12 +81,18 @@ class Slots:
             at += len(value)
         memory[slot] = 1
 
-    def take(self, slot: int, lengths: Sequence[int]) -> list[bytes]:
-        """Copy values out of a slot, and free it."""
+    def take(self, slot: int, lengths: Sequence[int], num_writeable: int = 0) -> list[bytes | bytearray]:
+        """Copy values out of a slot, the last ``num_writeable`` as bytearrays, and free it."""
         at = self._begin(slot)
         memory = self._memory
-        begins = itertools.accumulate(lengths, initial=at)
-        values = [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
+        begins = list(itertools.accumulate(lengths, initial=at))
+        spans = list(itertools.pairwise(begins))
+        kept = len(spans) - num_writeable
+        values: list[bytes | bytearray] = [memory[begin:end] for begin, end in spans[:kept]]
+        with memoryview(memory) as view:
+            for begin, end in spans[kept:]:
+                with view[begin:end] as part:
+                    values.append(bytearray(part))
         memory[slot] = 0
         return values
 
@@ -106,7 +113,7 @@ class SlotWriter:
         self._own = own
         self._next = 0
 
-    def write(self, values: Sequence[bytes]) -> tuple[tuple[int, int], int] | None:
+    def write(self, values: Sequence[bytes | memoryview]) -> tuple[tuple[int, int], int] | None:
         """Put values into a free slot.
 
         Returns:
@@ -125,8 +132,10 @@ class SlotWriter:
         return None
 
 
-def take_from(key: tuple[int, int], slot: int, lengths: Sequence[int]) -> list[bytes]:
-    """Take values out of a slot of one of this process's loaders, and free it.
+def take_from(
+    key: tuple[int, int], slot: int, lengths: Sequence[int], num_writeable: int = 0
+) -> list[bytes | bytearray]:
+    """Take values out of a slot of one of this process's loaders, the last as bytearrays, and free it.
 
     Raises:
         StateError: this process has no such loader any more.
@@ -134,7 +143,7 @@ def take_from(key: tuple[int, int], slot: int, lengths: Sequence[int]) -> list[b
     slots = _here.get(key)
     if slots is None:
         raise StateError("a batch of DataLoader workers arrived after their loader had gone")
-    return slots.take(slot, lengths)
+    return slots.take(slot, lengths, num_writeable)
 
 
 def slots_for(workers: int, each: int, nbytes: int) -> Slots | None:

@@ -54,7 +54,7 @@ def sniff_format(content: bytes) -> str | None:
     for begin, magic, name in _MAGIC:
         if content[begin : begin + len(magic)] == magic:
             return name
-    image_module = _pillow()
+    image_module = import_pillow()
     try:
         with image_module.open(io.BytesIO(content)) as image:
             found: str | None = image.format
@@ -80,7 +80,7 @@ def open_image(content: bytes | memoryview) -> Image.Image:
         FormatError: not an image, truncated, so large that Pillow refuses it, or of a format whose decoding runs
             other programs (EPS).
     """
-    image_module = _pillow()
+    image_module = import_pillow()
     try:
         image: Image.Image = image_module.open(io.BytesIO(content))
         refuse_program(image)
@@ -94,7 +94,8 @@ def open_image(content: bytes | memoryview) -> Image.Image:
     return image
 
 
-def _pillow() -> Any:
+def import_pillow() -> Any:
+    """Give ``PIL.Image``, or say what to install."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -110,7 +111,7 @@ def _source_bytes(image: ImageFile.ImageFile, formats: tuple[str, ...]) -> bytes
     if not content:
         return None
     try:
-        with _pillow().open(io.BytesIO(content)) as source:
+        with import_pillow().open(io.BytesIO(content)) as source:
             if (source.format, source.mode, source.size) != (image.format, image.mode, image.size):
                 return None
             if image.tile:  # not decoded yet: the pixels are the file's unless draft() or seek() chose others
@@ -158,7 +159,7 @@ class FileImageEncoding(Encoding):
     def encode(self, value: Any) -> bytes:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return self._check_file(bytes(value))
-        image_module = _pillow()
+        image_module = import_pillow()
         if not isinstance(value, image_module.Image):
             raise SampleError(f"expected the bytes of an image file or a PIL image, found {type_name(value)}")
         content = _source_bytes(value, self._verbatim) if hasattr(value, "tile") else None
@@ -199,7 +200,7 @@ class RawImageEncoding(Encoding):
     name = "pil"
 
     def encode(self, value: Any) -> bytes:
-        image_module = _pillow()
+        image_module = import_pillow()
         if not isinstance(value, image_module.Image):
             raise SampleError(f"expected a PIL image, found {type_name(value)}")
         if value.mode in ("P", "PA"):
@@ -228,7 +229,7 @@ class RawImageEncoding(Encoding):
                 f"{len(payload) - begin}"
             )
         try:
-            image: Image.Image = _pillow().frombytes(mode, (width, height), bytes(payload[begin:]))
+            image: Image.Image = import_pillow().frombytes(mode, (width, height), bytes(payload[begin:]))
         except (ValueError, OSError, MemoryError, OverflowError) as error:
             raise FormatError(f"a raw image of {width} x {height} in mode {mode}: {error}") from error
         return image
