@@ -38,7 +38,17 @@ ONLY_IN = {
     "pyspark": ("spark/",),
 }
 # These load at the top of a module nowhere: an extra, or too slow for whoever does not need them.
-ONLY_INSIDE_FUNCTIONS = {"brotli", "snappy", "zstandard", "PIL", "s3fs", "torchdata", "pyarrow", "pyspark"}
+ONLY_INSIDE_FUNCTIONS = {
+    "brotli",
+    "snappy",
+    "zstandard",
+    "PIL",
+    "s3fs",
+    "torchdata",
+    "pyarrow",
+    "pyspark",
+    "simplejpeg",
+}
 
 
 def modules() -> list[Path]:

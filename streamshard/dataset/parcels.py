@@ -152,7 +152,7 @@ class _ForTrainer(ForkingPickler):
         self._most_nbytes = math.inf if bytes_of_all else _SMALL_NBYTES
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or value.nbytes > self._most_nbytes or not _is_plain(value):
+        if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > self._most_nbytes:
             return NotImplemented
         return _tensor, (bytearray(_content(value)), value.dtype, tuple(value.shape))
 
@@ -202,7 +202,7 @@ def _is_large_bytes(column: Any) -> bool:
 
 
 def _is_large_tensor(column: Any) -> bool:
-    return type(column) is torch.Tensor and column.nbytes > _SMALL_NBYTES and _is_plain(column)
+    return type(column) is torch.Tensor and _is_plain(column) and column.nbytes > _SMALL_NBYTES
 
 
 def _content(tensor: torch.Tensor) -> NDArray[np.uint8]:

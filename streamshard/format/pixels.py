@@ -1,9 +1,9 @@
 """Pixels of an image file as an array, as Pillow gives them, by the quickest way that gives the same.
 
-A JPEG is decoded by libjpeg-turbo's own interface where `simplejpeg` is installed: the same library that Pillow decodes
-with, with the same transform (accurate integers) and the same smoothing of colours, but with the whole file in memory,
-and into the four bytes a pixel that Pillow holds. What it refuses, and whatever is no plain JPEG of colours or greys, is
-decoded by Pillow alone, so that results and errors do not depend on whether it is there.
+A JPEG is decoded by libjpeg-turbo's own interface where ``simplejpeg`` is installed: the same library that Pillow
+decodes with, with the same transform (accurate integers) and the same smoothing of colours, but into the four bytes a
+pixel that Pillow holds. What it refuses or warns of, and whatever is no JPEG of colours or greys, is decoded by Pillow
+alone, so that results and errors do not depend on whether it is there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.errors import FormatError
 from streamshard.format.images import import_pillow, open_image
 
 if TYPE_CHECKING:
@@ -26,7 +25,10 @@ RESAMPLINGS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
 
 def pixels_of(
-    content: bytes | Image.Image, size: tuple[int, int] | None = None, *, resample: str = "bilinear"
+    content: bytes | memoryview | Image.Image,
+    size: tuple[int, int] | None = None,
+    *,
+    resample: str = "bilinear",
 ) -> NDArray[np.uint8]:
     """Give an image's pixels as uint8 array of shape (height, width, 3): red, green, blue.
 
@@ -44,7 +46,7 @@ def pixels_of(
     """
     if resample not in RESAMPLINGS:
         raise ValueError(f"resample={resample!r}: expected one of {', '.join(RESAMPLINGS)}")
-    image = _decoded(content) if isinstance(content, (bytes, bytearray, memoryview)) else content
+    image = _decoded(content) if isinstance(content, (bytes, memoryview)) else content
     if image.mode != "RGB":
         image = image.convert("RGB")
     if size is not None:
@@ -55,14 +57,14 @@ def pixels_of(
     return np.array(image)
 
 
-def _decoded(content: bytes | bytearray | memoryview) -> Image.Image:
+def _decoded(content: bytes | memoryview) -> Image.Image:
     turbo = _simplejpeg()
     found = None if turbo is None or content[:2] != _JPEG_MAGIC else _decoded_by(turbo, content)
     return open_image(content) if found is None else found
 
 
-def _decoded_by(simplejpeg: Any, content: bytes | bytearray | memoryview) -> Image.Image | None:
-    """Decode a JPEG, or leave it to Pillow: what is damaged, has other colours, or more pixels than Pillow would take."""
+def _decoded_by(simplejpeg: Any, content: bytes | memoryview) -> Image.Image | None:
+    """Decode a JPEG; None: damaged, of other colours or of more pixels than Pillow takes, which is left to it."""
     pillow = import_pillow()
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(content)

@@ -220,6 +220,47 @@ def test_large_columns_of_bytes_are_not_in_the_pickle(wrap: Any) -> None:
     assert identical(unpack_from_worker(again), [batch])
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_large_tensors_go_through_a_slot_and_are_the_trainers_own() -> None:
+    memory = Slots(1, 1, 1 << 21)
+    large = torch.arange(1 << 17)
+    batch = {
+        "blob": [bytes([i]) * 10_000 for i in range(10)],
+        "few": torch.arange(3),
+        "half": torch.arange(600 * 500).to(torch.bfloat16).reshape(600, 500).T,
+        "large": large,
+        "sparse": torch.eye(3).to_sparse(),
+    }
+    packed = pack_for_trainer([batch, {"a": 1}], memory.writer(0))
+    assert len(packed) < 5_000
+    assert batch["large"] is large
+    again = pack_for_trainer([batch], memory.writer(0))  # the slot is full: as open files
+    (found, rest), (other,) = unpack_from_worker(packed), unpack_from_worker(again)
+    assert rest == {"a": 1}
+    assert other["large"].is_shared()
+    for each in (found, other):
+        assert list(each) == list(batch)
+        assert torch.equal(each.pop("sparse").to_dense(), torch.eye(3))
+        assert identical(each, {key: batch[key] for key in each})
+    before = found["large"].clone()
+    memory.writer(0).write([b"\0" * (1 << 21)])
+    found["large"] += 1
+    assert torch.equal(found["large"], before + 1)
+
+
+def _with_pixels(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"number": sample["number"], "pixels": np.full((200, 300, 3), sample["number"] % 256, np.uint8)}
+
+
+def test_what_a_transform_makes_of_samples_goes_through_slots_too(mixed: Path) -> None:
+    order: dict[str, Any] = {"local": mixed, "shuffle": True, "batch_size": 7, "transform": _with_pixels}
+    found = list(StreamingDataLoader(StreamingDataset(**order), num_workers=2))
+    assert identical(found, list(StreamingDataLoader(StreamingDataset(**order))))
+    if hasattr(os, "memfd_create"):
+        assert not any(batch["pixels"].is_shared() for batch in found)
+
+
 def test_lists_that_only_begin_with_bytes_are_pickled() -> None:
     memory = Slots(1, 1, 1 << 17)
     batch = {"mixed": [bytes(50_000), "text"], "subclass": [_Bytes(50_000)]}

@@ -47,6 +47,15 @@ def test_no_free_slot_and_no_room_are_said_at_once() -> None:
     assert writer.write([bytes(4096)]) is not None
 
 
+def test_the_last_values_can_be_had_as_bytearrays() -> None:
+    slots = Slots(1, 1, 100)
+    place = slots.writer(0).write([b"ab", memoryview(b"cde"), b"f"])
+    assert place is not None
+    found = take_from(*place, [2, 3, 1], 2)
+    assert found == [b"ab", b"cde", b"f"]
+    assert [type(each) for each in found] == [bytes, bytearray, bytearray]
+
+
 def _fill(slots: Slots, sender: Any) -> None:
     sender.send(slots.writer(1).write([b"from", b"afar"]))
 
