@@ -32,7 +32,8 @@ from streamshard.format.sample_hashes import (
     side_basename,
 )
 from streamshard.format.schema import Schema
-from streamshard.format.shard_table import Shards, ShardTable, TableBuilder
+from streamshard.format.shard_table import Shards, ShardTable
+from streamshard.format.table_builder import TableBuilder
 
 __all__ = [
     "EXTRA_KEY",

@@ -22,7 +22,8 @@ import numpy as np
 
 from streamshard.errors import FormatError
 from streamshard.format.entries import MOST_PATH_LENGTH, EntryParser, ShardInfo, check_counts, unique_keys
-from streamshard.format.shard_table import Kind, ShardTable, TableBuilder
+from streamshard.format.shard_table import Kind, ShardTable
+from streamshard.format.table_builder import TableBuilder
 
 # Making a pattern costs what parsing some hundred entries does.
 _ALIKE_BEFORE_PATTERN = 256

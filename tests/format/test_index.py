@@ -11,7 +11,8 @@ import pytest
 from streamshard.errors import FormatError
 from streamshard.format.index import FileInfo, Index, ShardInfo, index_text, is_safe_path, parse_index
 from streamshard.format.schema import Schema
-from streamshard.format.shard_table import Kind, TableBuilder
+from streamshard.format.shard_table import Kind
+from streamshard.format.table_builder import TableBuilder
 
 SCHEMA = Schema.from_columns({"n": "int", "t": "str"})
 
