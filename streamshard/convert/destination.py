@@ -13,6 +13,7 @@ from streamshard.storage.local_store import LocalStore
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.store import Store, sync_directory
 from streamshard.write.claim import Claim
+from streamshard.write.remote_claim import RemoteClaim
 
 
 class Destination(Protocol):
@@ -156,8 +157,6 @@ class StoreDestination:
 
     @contextmanager
     def claimed(self) -> Iterator[Callable[[], None]]:
-        from streamshard.write.remote_claim import RemoteClaim
-
         claim = RemoteClaim(self._store)
         try:
             yield claim.check

@@ -224,11 +224,7 @@ def _cut(path: Path, config_nbytes: int, options: ConvertOptions) -> NDArray[np.
     begins = [0]
     row = 0
     for rows in blocks_of_rows(path):
-        for nbytes in rows["sample_nbytes"].tolist():
-            if not cutter.fits(nbytes):
-                begins.append(row)
-                cutter.reset()
-            cutter.add(nbytes)
-            row += 1
+        begins += [row + cut for cut in cutter.add_all(rows["sample_nbytes"].astype(np.int64))]
+        row += len(rows)
     begins.append(row)
     return np.array(begins, np.int64)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard.convert.destination import Destination
 from streamshard.convert.earlier import APPENDED_KEY
@@ -22,8 +21,7 @@ from streamshard.write.append import Base
 from streamshard.write.publish import publish_file
 
 
-@dataclass(frozen=True)
-class Publication:
+class Publication(NamedTuple):
     """What the last step needs of a conversion.
 
     Args:

@@ -124,8 +124,7 @@ def _scan(
 ) -> tuple[int, bytes]:
     here = files.local([*paths_of(task.source), *tokenizers_of(task.shaping)])
     target = unit / "tally"
-    mine = replace(
-        task,
+    mine = task._replace(
         source=_here(task.source, here, files),
         target=str(target),
         image_folder=files.image_folder(task.image_folder),
@@ -173,7 +172,7 @@ def tokenizers_of(shaping: Shaping) -> list[str]:
 
 
 def _with_tokenizers(shaping: Shaping, here: dict[str, str]) -> Shaping:
-    return replace(shaping, tokens=tuple(token._replace(path=here[token.path]) for token in shaping.tokens))
+    return shaping._replace(tokens=tuple(token._replace(path=here[token.path]) for token in shaping.tokens))
 
 
 def _images_here(images: ImageSettings, files: FilesOfJob) -> ImageSettings:

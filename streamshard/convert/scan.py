@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -56,8 +55,7 @@ Advance = Callable[[int, int], None]
 """Called with (bytes done, records done) since the last call."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanTask:
+class ScanTask(NamedTuple):
     """One chunk ``[begin, end)`` of a source, and where its findings go."""
 
     source: Source

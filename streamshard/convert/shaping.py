@@ -6,7 +6,6 @@ The scan and the making of shards both pass every record through here, so that b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,8 +131,7 @@ def plain_columns(like: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {name: encoding for name, encoding in like if name not in images and name not in paths}
 
 
-@dataclass(frozen=True, slots=True)
-class Shaping:
+class Shaping(NamedTuple):
     """What is to be made of the keys of every record.
 
     Attributes:
@@ -154,14 +152,14 @@ class Shaping:
     """
 
     image_keys: tuple[str, ...] = ()
-    declared: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, str] = {}
     passed: frozenset[str] = frozenset()
     drop: frozenset[str] = frozenset()
-    rename: Mapping[str, str] = field(default_factory=dict)
+    rename: Mapping[str, str] = {}
     tokens: tuple[TokenColumn, ...] = ()
     where: tuple[Condition, ...] = ()
     asked: frozenset[str] = frozenset()
-    stored: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, str] = {}
     file_keys: tuple[str, ...] = ()
     looks_for_files: bool = True
     emptied: frozenset[str] = frozenset()
@@ -182,7 +180,7 @@ class Shaping:
             for name, encoding in source.columns.items()
             if name in self.asked and before.get(name) == encoding and parse_encoding(encoding).size is None
         }
-        return replace(self, passed=frozenset(passed), stored=stored, searched=self.searched - passed)
+        return self._replace(passed=frozenset(passed), stored=stored, searched=self.searched - passed)
 
     def with_images_under(self, keys: Sequence[str]) -> Shaping:
         """As this, for records in which a scan has found images under these keys alone, or none.
@@ -192,7 +190,7 @@ class Shaping:
         """
         if self.image_keys or self.file_keys or not _PLAIN_KEYS.issuperset(keys):
             return self
-        return replace(self, image_keys=tuple(keys) or NO_IMAGES)
+        return self._replace(image_keys=tuple(keys) or NO_IMAGES)
 
     def before_names(self) -> dict[str, str]:
         """``declared`` by the names of the input."""

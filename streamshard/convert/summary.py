@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamshard._sizes import format_bytes
 from streamshard.convert.problems import LISTED, REJECTED_BASENAME, PlacedProblem
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """What was made. ``nbytes`` counts the files as stored, ``raw_nbytes`` before compression.
 
     With ``dry_run`` nothing was: it is what would be, before compression, with the problems as skips.
@@ -27,10 +25,10 @@ class Summary:
     raw_nbytes: int
     seconds: float
     columns: Mapping[str, str]
-    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    costs: Mapping[str, int] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, int]] = {}
+    files: Mapping[str, Mapping[str, int]] = {}
+    costs: Mapping[str, int] = {}
+    skipped: Mapping[str, int] = {}
     skips: tuple[PlacedProblem, ...] = ()
     warnings: tuple[str, ...] = ()
     samples_before: int = 0

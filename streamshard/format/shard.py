@@ -159,6 +159,31 @@ class ShardCutter:
         self.num_samples = 0
         self._room = self.whole_room
 
+    def add_all(self, sizes: NDArray[np.int64]) -> list[int]:
+        """Count samples of these sizes in, cutting where it has to be; gives the places in ``sizes`` of the cuts.
+
+        Raises:
+            ShardTooLargeError: a sample that no shard can hold.
+        """
+        cuts = []
+        ends = np.cumsum(sizes + 4)
+        place = before = 0
+        while place < len(sizes):
+            fitting = int(np.searchsorted(ends, before + self._room, side="right"))
+            end = min(fitting, place + self._max_samples - self.num_samples)
+            if end > place:
+                self.num_samples += end - place
+                self._room -= int(ends[end - 1]) - before
+            elif self.fits(int(sizes[place])):
+                end = place + 1
+                self.add(int(sizes[place]))
+            else:
+                cuts.append(place)
+                self.reset()
+                continue
+            place, before = end, int(ends[end - 1])
+        return cuts
+
 
 def parse_header(
     read: Callable[[int, int], bytes | memoryview],

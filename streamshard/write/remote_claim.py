@@ -23,9 +23,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamshard.errors import AccessDeniedError, BlobNotFoundError, DirectoryInUseError, StreamshardError
 from streamshard.storage.cancel import pause
@@ -50,8 +49,7 @@ def is_claim(key: str) -> bool:
     return CLAIMS in key.split("/")[:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rival:
+class _Rival(NamedTuple):
     key: str
     is_writing: bool
     shown: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -90,6 +91,22 @@ def cut(sizes, **options):
             cutter.reset()
         cutter.add(size)
     return [*shards, cutter.num_samples]
+
+
+@given(st.lists(st.lists(st.integers(0, 300))), st.integers(1, 900), st.one_of(st.none(), st.integers(1, 5)))
+def test_many_samples_are_cut_as_one_by_one(blocks, limit, most):
+    cutter = ShardCutter(100, size_limit=limit, samples_per_shard=most)
+    cuts, place = [], 0
+    for block in blocks:
+        cuts += [place + at for at in cutter.add_all(np.array(block, np.int64))]
+        place += len(block)
+    shards = [end - begin for begin, end in pairwise([0, *cuts, place])]
+    assert shards == cut(
+        [size for block in blocks for size in block], size_limit=limit, samples_per_shard=most
+    )
+    assert cutter.num_samples == shards[-1]
+    with pytest.raises(ShardTooLargeError):
+        cutter.add_all(np.array([1, MAX_SHARD_NBYTES], np.int64))
 
 
 def test_a_shard_is_cut_before_the_sample_that_would_pass_the_limit():
