@@ -21,6 +21,7 @@ from streamshard.dataset.incidents import check_report
 from streamshard.dataset.iteration import Iteration, go_on
 from streamshard.dataset.mesh import world_of
 from streamshard.dataset.ordering import Ordering
+from streamshard.dataset.orphans import end_without_trainer
 from streamshard.dataset.pool import PoolHere
 from streamshard.dataset.reading import Reading, read_columns, read_samples, read_singly
 from streamshard.dataset.settings import (
@@ -298,6 +299,7 @@ class StreamingDataset(Course, IterableDataset[Any]):
             check_report(self._tolerance.report, self._world().rank)
         else:
             spare_what_is_there()
+            end_without_trainer()
         beginning = turns.begin_here(repr(self), handed_over=self._unit == "batches")
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         plan, rank = self.plan(beginning.epoch, beginning.position)

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from streamshard import StreamingDataLoader, StreamingDataset, World
+from streamshard import MDSWriter, StreamingDataLoader, StreamingDataset, World
 from streamshard.storage.cache_directory import CacheDirectory
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.leftovers import left_in, left_in_shared_memory
@@ -205,6 +205,20 @@ def test_b140_a_killed_worker_ends_its_trainer_and_blocks_nobody_else(
             other.wait()
     numbers = joined(line["numbers"] for line in lines_of(tmp_path / "goes-on.0"))
     assert numbers == list(range(SAMPLES))
+
+
+def test_a_worker_whose_trainer_is_killed_ends_though_nobody_takes_its_batches(tmp_path: Path) -> None:
+    with MDSWriter(out=tmp_path / "set", columns={"blob": "bytes"}) as writer:
+        for number in range(12):
+            writer.write({"blob": bytes([number]) * 100_000})  # more than a pipe takes
+    options = {"dataset": {"local": str(tmp_path / "set"), "batch_size": 1}, "log": str(tmp_path / "log")}
+    # The launcher waits for the rank by a pipe whose other end the worker has inherited.
+    with Job("stop_after_first", 1, options, group=False) as job:
+        (line,) = job.until(lambda: lines_of(tmp_path / "log.0"), "first batch")
+        os.kill(line["pid"], signal.SIGKILL)
+        assert job.end() == 1
+        assert "terminated with signal SIGKILL" in job.printed()
+        wait_for_group_end(job.process.pid)
 
 
 def many_loaders(directory: Path, cache: Path) -> dict[str, Any]:

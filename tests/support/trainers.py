@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ def leave_early(rank: int, options: dict[str, Any]) -> None:
     next(iterator)
     _kept.append((iterator,))
     print("leaving")
+
+
+def stop_after_first(rank: int, options: dict[str, Any]) -> None:
+    """Take the first batch, of bytes as they are, log this process's number, and wait to be killed."""
+    from torch.utils.data import DataLoader
+
+    from streamshard import StreamingDataset
+
+    dataset = StreamingDataset(**options["dataset"])
+    loader = DataLoader(dataset, batch_size=1, num_workers=1, prefetch_factor=8, collate_fn=list)
+    _kept.append((iter(loader),))
+    next(_kept[-1][0])
+    Path(f"{options['log']}.{rank}").write_text(json.dumps({"pid": os.getpid()}) + "\n")
+    signal.pause()
 
 
 _kept: list[tuple[Any, ...]] = []
