@@ -134,12 +134,12 @@ class RawFile:
 
         The map stays as long as the array, also where the file is closed meanwhile.
         """
-        mapping = self.mapped()
-        if mapping is None:
-            return None
-        if self._bytes is None:  # once: each takes two objects more, and a chunk may need thousands
-            self._bytes = np.frombuffer(mapping, np.uint8)
-            self._address = begin_of(mapping)
+        if self._bytes is None or self._forks != _forks:
+            mapping = self.mapped()
+            if mapping is None:
+                return None
+            # Once: each takes two objects more, and a chunk may need thousands.
+            self._bytes, self._address = np.frombuffer(mapping, np.uint8), begin_of(mapping)
         return self._bytes, self._address
 
     def _mapped_now(self) -> mmap.mmap | None:
@@ -160,8 +160,12 @@ class RawFile:
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut since it was mapped: what was taken from the map is worth nothing."""
         mapping = self._map
-        if mapping is not None and (mapping.size() < self.nbytes or (CUT and was_cut(mapping))):
-            raise self._cut(os.fstat(self._fd).st_size)
+        # The end is found in half the time that it takes to ask the map for the file's size.
+        if mapping is None or (os.lseek(self._fd, 0, os.SEEK_END) >= self.nbytes and not CUT):
+            return
+        nbytes = os.fstat(self._fd).st_size
+        if nbytes < self.nbytes or was_cut(mapping):
+            raise self._cut(nbytes)
 
     def is_cached(self) -> bool:
         """Whether the file seems to be in the page cache: looks at a few places; False where that cannot be told."""
