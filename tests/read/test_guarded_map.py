@@ -195,30 +195,46 @@ def test_ctrl_c_while_a_cut_is_dealt_with_comes_after_the_copy(
         return replace(address)
 
     monkeypatch.setattr(guarded_map, "_replace", replace_after_interrupt)
-    with ShardReader(path, info, info.schema.decoder()) as reader:
-        cutter.nbytes = 0
-        with pytest.raises(KeyboardInterrupt):
-            reader.samples(MANY)
-        with pytest.raises(FormatError):
-            reader.samples(MANY)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where a shell runs jobs behind it
+    try:
+        with ShardReader(path, info, info.schema.decoder()) as reader:
+            cutter.nbytes = 0
+            with pytest.raises(KeyboardInterrupt):
+                reader.samples(MANY)
+            with pytest.raises(FormatError):
+                reader.samples(MANY)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert interrupted
 
 
+def read_the_map_of_a_cut_file(reader: ShardReader) -> None:
+    found = reader.in_memory()
+    os.truncate(reader.path, 0)
+    assert found is not None
+    assert found[0][-9:].tobytes() == bytes(9)
+    reader.check_whole()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("read", [WAYS["sample"], read_the_map_of_a_cut_file])
 def test_a_worker_that_takes_the_signal_for_itself_reads_inherited_maps(
-    shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch
+    read: Callable[[ShardReader], Any], shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As workers of torch do, whose handler says that shared memory is short and ends the worker."""
     path, info = shard
     cutter = Cutter(path, monkeypatch)
     reader = ShardReader(path, info, info.schema.decoder())
     assert reader.sample(3) == SAMPLES[3]
+    assert reader.in_memory() is not None
     child = os.fork()
     if not child:
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
         cutter.nbytes = 0
         try:
-            reader.sample(19)
+            read(reader)
         except FormatError:
             os._exit(0)
         os._exit(1)
