@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import stat
@@ -25,7 +26,15 @@ from streamshard.convert import earlier, job
 from streamshard.convert.journal import WORK_DIRECTORY, Journal, work_directory
 from streamshard.convert.options import ConvertOptions
 from streamshard.errors import ConvertError
-from tests.support.jsonl_inputs import chat_rows, files_of, picture, run, stopped_after, write_lines
+from tests.support.jsonl_inputs import (
+    chat_rows,
+    files_of,
+    picture,
+    run,
+    shards_of,
+    stopped_after,
+    write_lines,
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +123,29 @@ def test_b077_after_sigkill_a_rerun_gives_the_same_bytes(
             assert psutil.wait_procs(children, timeout=5)[1] == [], "workers outlive their parent"
     assert kills > 0
     assert files_of(out) == wanted
+
+
+def test_a_disk_that_takes_no_more_is_named_and_a_rerun_goes_on(tmp_path: Path) -> None:
+    rows = [{"n": number, "text": "t" * 100} for number in range(30)]
+    source = write_lines(tmp_path / "a.jsonl", [*rows, {"n": 30, "text": "t" * 300_000}])
+    out = tmp_path / "A"
+    command = [arg for arg in _command(source, out, 1, "--samples-per-shard", "10") if "shuffle" not in arg]
+    full = subprocess.run(
+        command,
+        # As large as a file may become: what a quota or a full disk does to the last shard alone.
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert full.returncode == 1
+    assert "Traceback" not in full.stderr
+    assert "File too large" in full.stderr
+    assert not (out / "index.json").exists()
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)
+    assert "resumed: 3 shards were finished by an earlier run" in done.stdout
+    run(source, tmp_path / "B", samples_per_shard=10, size_limit=32768)
+    assert shards_of(out) == shards_of(tmp_path / "B")
 
 
 def _interrupted(source: Path, out: Path, after: int, **options: Any) -> None:

@@ -28,6 +28,7 @@ from tests.support.ray_cluster import (
     can_hide,
     hanging_unit,
     sightless_unit,
+    telling_unit,
 )
 from tests.support.seaweedfs import SeaweedServer
 
@@ -107,6 +108,17 @@ def test_a_node_killed_in_the_middle_changes_no_byte(
     # A unit that was begun twice counts once.
     assert notes.phases[-1] == ("writing shards", notes.phases[-1][1], 600)
     assert notes.done[1] == 600
+
+
+def test_tasks_have_the_resources_that_are_asked_for_on_several_nodes(
+    cluster: LocalCluster, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "run_unit", telling_unit)
+    convert(_options(cluster, chat, tmp_path / "A", task_cpus=0.5, task_memory=50 << 20))
+    told = [json.loads(path.read_text()) for path in tmp_path.glob("told-*.json")]
+    assert len(told) > 10
+    assert {(each["CPU"], each["memory"]) for each in told} == {(0.5, 50 << 20)}
+    assert len({each["node"] for each in told}) > 1
 
 
 def test_engines_go_on_with_what_the_other_has_left(

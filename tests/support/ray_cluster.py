@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,19 @@ def sightless_unit(files: Any, sealed: Any, directory: str) -> Any:
     from streamshard.convert.ray_node import Outcome, run_unit
 
     return Outcome(absent=True) if sealed.opened()[0] == "stage" else run_unit(files, sealed, directory)
+
+
+def telling_unit(files: Any, sealed: Any, directory: str) -> Any:
+    """A unit of work that writes down, beside the output, its node and what was reserved for it."""
+    import ray
+
+    from streamshard.convert.ray_node import run_unit
+
+    here = ray.get_runtime_context()
+    told = {"node": here.get_node_id(), **here.get_assigned_resources()}
+    name = f"told-{uuid.uuid4().hex}.json"
+    (Path(directory).parents[1] / name).write_text(json.dumps(told), encoding="ascii")
+    return run_unit(files, sealed, directory)
 
 
 def hanging_unit(files: Any, sealed: Any, directory: str) -> Any:
