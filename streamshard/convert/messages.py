@@ -64,6 +64,7 @@ def is_messages(value: Any) -> bool:
     return type(value) is list and all(
         type(item) is dict
         and not item.keys().isdisjoint(("role", "from", "content", "value", "type", "parts"))
+        and item.get("type") != "Buffer"  # bytes, as Node writes them
         for item in value
     )
 

@@ -13,6 +13,7 @@ from streamshard.convert.problems import shorten
 
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
 _LISTED_ENTRIES = 200_000
+_OTHER_ROOTS = 64
 
 
 class MissingImages:
@@ -21,8 +22,8 @@ class MissingImages:
     def __init__(self) -> None:
         self._entries = lru_cache(maxsize=16)(_entries)
 
-    def hint(self, path: str) -> str:
-        """What to do about a file that is not there."""
+    def hint(self, path: str, root: str, reference: str) -> str:
+        """What to do about a file that is not there: ``path``, by a ``reference`` below ``root``."""
         folder, base = os.path.split(path)
         names = self._entries(folder)
         meant = _meant_path(path)
@@ -31,10 +32,20 @@ class MissingImages:
             return f"{shorten(meant)} does: mend the reference"
         if len(several) > 1 and all(map(os.path.isfile, several)):
             return f'these are {len(several)} files that do: several images of a record are a list, ["a.jpg", "b.jpg"]'
+        other = self._other_root(root, reference)
+        if other:
+            return f"{shorten(f'{other}/{reference}')} does: --image-root {shorten(other)}"
         if names is None:
             return f"the folder {shorten(folder)} does not exist either{self._meant_folder(folder)}"
         near = _nearby_names(base.rpartition("\\")[2], names)
         return f"nearby: {', '.join(map(repr, near))}" if near else "nothing of a similar name is there"
+
+    def _other_root(self, root: str, reference: str) -> str | None:
+        """The folder above the root, or one in it, below which the file is there."""
+        above, last = os.path.split(root.rstrip("/"))
+        others = [above] if reference.partition("/")[0] == last else []
+        others += [f"{root.rstrip('/')}/{name}" for name in (self._entries(root) or ())[:_OTHER_ROOTS]]
+        return next((other for other in others if os.path.isfile(f"{other}/{reference}")), None)  # noqa: PTH113
 
     def _meant_folder(self, folder: str) -> str:
         """What to say of folders with a similar name, where the first part of a path that is missing should be."""

@@ -56,6 +56,7 @@ _UNREAD = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name what is inside",
     b"Rar!": "a RAR archive: unpack it, and name what is inside",
 }
+_SPLIT = re.compile(r"(?:data/)?(train|test|validation|valid|val|dev|eval)(?:[-_.\d/]|$)", re.IGNORECASE)
 _PARTITION = re.compile(r"\w+=[^/]*")
 _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
@@ -308,6 +309,17 @@ class _Lookup:
             )
         return next(iter(counts))
 
+    def _refuse_splits(self, names: Sequence[str]) -> None:
+        """Refuse files that are called training and test data: nobody wants them in one dataset without saying so."""
+        found = {match[1].lower(): (name, match.end(1)) for name in names if (match := _SPLIT.match(name))}
+        if len(found) > 1:
+            shown = ", ".join(name for name, _ in sorted(found.values()))
+            first, end = min(found.values())
+            raise ConvertError(
+                f"source {self._shown!r}: its files are of several splits ({shown}); convert each by itself, such as"
+                f" '{self._shown.rstrip('/')}/{first[:end]}*', or name all of them with '{self._shown.rstrip('/')}/**'"
+            )
+
     def _files(self, place: Place, kind: str) -> list[Origin]:
         names = [name for name in place.names() if kind_by_name(name) == kind]
         # A .json beside .jsonl files, or beside Arrow files, describes them.
@@ -315,6 +327,7 @@ class _Lookup:
         names = lines or names
         if not names:
             raise ConvertError(f"source {self._shown!r}: a folder without files of kind {kind!r}")
+        self._refuse_splits(names)
         origins = [place.origin(name, kind) for name in names]
         images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in place.names())
         parts = (part for name in names for part in name.split("/")[:-1] if _PARTITION.fullmatch(part))

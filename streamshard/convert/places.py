@@ -165,10 +165,14 @@ class LocalImages:
 
     def _check_inside(self, real: bytes, reference: str) -> None:
         if not real.startswith(self._inside) and not self._allow_outside:
+            below = os.path.join(self._root, os.fsencode(reference.lstrip("/")))  # noqa: PTH118 bytes
+            meant = reference.startswith("/") and b"\0" not in below and os.path.isfile(below)  # noqa: PTH113
+            hint = f" ({shorten(os.fsdecode(below))} is a file: leave out the '/' in front)" if meant else ""
             raise RecordProblem(
                 OUTSIDE_ROOT,
                 f"image {shorten(reference)} is {shorten(os.fsdecode(real))}, outside the image root"
-                f" {os.fsdecode(self._root)!r}; choose another --image-root or allow it with --allow-outside-root",
+                f" {os.fsdecode(self._root)!r}{hint}; choose another --image-root or allow it with"
+                " --allow-outside-root",
             )
 
     def _path_of(self, reference: str) -> bytes:
@@ -177,8 +181,8 @@ class LocalImages:
         if "://" in local[:32]:
             raise RecordProblem(
                 URL_IMAGE,
-                f"image {shorten(public_url(reference))} is a URL; such URL images are not fetched: name the place that"
-                " holds all of them with --image-root URL and use relative references",
+                f"image {shorten(public_url(reference))} is a URL; such URL images are not fetched by themselves:"
+                f" --image-root {shorten(public_url(reference).rpartition('/')[0], 80)} reads those below it",
             )
         try:
             path = local.encode("utf-8")
@@ -252,13 +256,16 @@ class LocalImages:
             from streamshard.convert.missing import MissingImages
 
             self._missing = self._missing or MissingImages()
-            hint = self._missing.hint(located.name)
+            hint = self._missing.hint(located.name, os.fsdecode(self._named_root), located.reference)
             return RecordProblem(
                 MISSING_IMAGE,
                 f"image {shorten(located.reference)} does not exist ({shorten(located.name)}); {hint}",
             )
+        hint = ""
+        if error.errno == errno.ENAMETOOLONG:
+            hint = "; the content of an image? in text it is a data URI, data:image/png;base64,…"
         return RecordProblem(
-            MISSING_IMAGE, f"image {shorten(located.name)} cannot be opened: {error.strerror}"
+            MISSING_IMAGE, f"image {shorten(located.name, 80)} cannot be opened: {error.strerror}{hint}"
         )
 
 

@@ -9,11 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streamshard.convert.images import HEAD_NBYTES, UNKNOWN, sniff_format
+from streamshard.convert.images import HEAD_NBYTES, sniff_format
 from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.media_parts import MEDIA_COLUMNS, take_media
 from streamshard.convert.messages import holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
+from streamshard.convert.written_bytes import SHORTEST_TEXT, image_in
 
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
@@ -34,9 +35,6 @@ _NAME_KEYS = frozenset(("url", "image", "image_url", "image_path", "file_name", 
 _HOLDERS = frozenset((bytes, dict, list))
 # Formats whose first bytes are no accident.
 _SURE_FORMATS = frozenset(("jpeg", "png", "gif", "webp", "heic", "avif"))
-# How the base64 of a JPEG, PNG, GIF and WebP file begins.
-_BASE64_HEADS = ("/9j/", "iVBORw0KGgo", "R0lGODdh", "R0lGODlh", "UklGR")
-_SHORTEST_BASE64 = 48
 
 _TAGS = (b"<image>", b"\\u003cimage\\u003e")
 _OTHER_TAGS = (b"<|vision_start|>", b"<|image_pad|>", b"<|image|>", b"<img>", b"<ImageHere>", b"[IMG]")
@@ -254,8 +252,8 @@ def _as_references(key: str, value: object) -> list[Reference]:
     if type(value) is str and value[:1] in ("[", "{"):
         value = listed_in_text(value)
     if type(value) is str and value:
-        return [_base64_image(value) or value]
-    if isinstance(value, list):
+        return [_text_reference(value)]
+    if isinstance(value, list) and not (value and type(value[0]) is int):
         if value and all(type(item) is dict and len(item) > len(_FILE_KEYS) for item in value):
             raise RecordProblem(
                 BAD_REFERENCE,
@@ -279,7 +277,7 @@ def _as_file(key: str, value: object) -> list[Reference]:
 
 def _as_reference(place: str, value: object, hint: str | None = None) -> Reference:
     if isinstance(value, str) and value:
-        return value if hint is not None else _base64_image(value) or value
+        return value if hint is not None else _text_reference(value)
     if isinstance(value, bytes):
         return Embedded(value)
     if isinstance(value, dict) and len(value) == 1 and not _NAME_KEYS.isdisjoint(value):
@@ -292,6 +290,9 @@ def _as_reference(place: str, value: object, hint: str | None = None) -> Referen
             return Embedded(content, basename_of(path))
         if content is None and isinstance(path, str) and path:
             return path
+    content = image_in(value) if hint is None else None
+    if content is not None:
+        return Embedded(content)
     raise RecordProblem(
         BAD_REFERENCE,
         f"{place} is {_shown(value)}, expected a path, a data URI, bytes or a list of them; {hint or _HINT}",
@@ -308,15 +309,12 @@ def basename_of(path: object) -> str:
     return re.split(r"[/\\]", path)[-1] if isinstance(path, str) else ""
 
 
-def _base64_image(text: str) -> Embedded | None:
-    """The image of a text that is its base64 without ``data:`` in front, ``None`` for any other text."""
-    if len(text) < _SHORTEST_BASE64 or not text.startswith(_BASE64_HEADS):
-        return None
-    try:
-        content = base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return Embedded(content, DATA_URI_REFERENCE) if sniff_format(content[:HEAD_NBYTES]) != UNKNOWN else None
+def _text_reference(text: str) -> Reference:
+    """What a text names, or the image that it is."""
+    if len(text) < SHORTEST_TEXT:
+        return text
+    content = image_in(text)
+    return text if content is None else Embedded(content, DATA_URI_REFERENCE)
 
 
 def decode_base64(text: str, place: str) -> bytes:

@@ -109,6 +109,30 @@ def test_folders_of_two_kinds_are_refused_and_descriptions_beside_data_are_not(t
     assert _names(tmp_path) == ["c.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("names", "shown", "such"),
+    [
+        (["train.jsonl", "test.jsonl"], "test.jsonl, train.jsonl", "/test*"),
+        (["data/train-0-of-1.jsonl", "data/validation-0-of-1.jsonl"], "data/train-0", "/data/train*"),
+        (["Train/a.jsonl", "val/a.jsonl"], "Train/a.jsonl, val/a.jsonl", "/Train*"),
+    ],
+)
+def test_files_of_several_splits_are_not_joined_unasked(
+    tmp_path: Path, names: list[str], shown: str, such: str
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_lines(tmp_path / name, [{"a": 1}])
+    with pytest.raises(ConvertError) as caught:
+        _names(tmp_path)
+    assert f"its files are of several splits ({shown}" in str(caught.value)
+    assert f"such as '{tmp_path}{such}'" in str(caught.value)
+    found = find_origins([f"{tmp_path}/**/*.jsonl"], None)
+    assert len(found) == 2
+    (tmp_path / names[0]).rename(tmp_path / "training_notes.jsonl")
+    assert len(_names(tmp_path)) == 2
+
+
 def test_a_strange_index_is_named(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{")
     with pytest.raises(ConvertError, match=r"index\.json: not JSON"):

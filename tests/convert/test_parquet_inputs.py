@@ -156,6 +156,26 @@ def test_rows_with_problems_are_named_and_skipped(tmp_path: Path) -> None:
     assert converted(source, tmp_path / "A", on_error="skip") == [{"image": images[0]["bytes"], "n": 1}]
 
 
+def test_tensors_of_fixed_shape_keep_it(tmp_path: Path) -> None:
+    rows = pa.array([list(range(6)), list(range(6, 12))], pa.list_(pa.float32(), 6))
+    plain = pa.fixed_shape_tensor(pa.float32(), (2, 3))
+    turned = pa.fixed_shape_tensor(pa.float32(), (2, 3), permutation=[1, 0])
+    columns = {
+        "plain": pa.ExtensionArray.from_storage(plain, rows),
+        "turned": pa.ExtensionArray.from_storage(turned, rows),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    summary = run(tmp_path / "a.parquet", tmp_path / "A")
+    assert summary.columns == {"plain": "ndarray:float32:2,3", "turned": "ndarray:float32:3,2"}
+    for number, sample in enumerate(LocalDataset(str(tmp_path / "A"))):
+        wanted = np.arange(6, dtype=np.float32).reshape(2, 3) + 6 * number
+        np.testing.assert_array_equal(sample["plain"], wanted)
+        np.testing.assert_array_equal(sample["turned"], wanted.T)
+    holes = pa.ExtensionArray.from_storage(plain, pa.array([list(range(6)), None], pa.list_(pa.float32(), 6)))
+    pq.write_table(pa.table({"x": holes}), tmp_path / "b.parquet")
+    assert run(tmp_path / "b.parquet", tmp_path / "B").columns == {"x": "json"}
+
+
 def test_image_files_in_a_binary_column_are_found_by_content(tmp_path: Path) -> None:
     source = write_table(
         tmp_path / "a.parquet", {"photo": [picture(), None], "jpgs": [[picture("JPEG")] * 2, []]}

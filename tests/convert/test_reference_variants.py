@@ -294,6 +294,78 @@ def test_every_common_kind_of_file_is_kept_as_it_is(tmp_path):
     assert {sample["image"].size for sample in LocalDataset(tmp_path / "out")} <= {(8, 8), (16, 16)}
 
 
+WRITTEN = {
+    "base64": TEXT,
+    "no padding": TEXT.rstrip("="),
+    "other alphabet": base64.urlsafe_b64encode(JPEG).decode(),
+    "python": repr(PNG),
+    "numbers": list(PNG),
+    "node": {"type": "Buffer", "data": list(PNG)},
+    "mongo": {"$binary": {"base64": TEXT, "subType": "00"}},
+    "old mongo": {"$binary": TEXT, "$type": "00"},
+}
+
+
+@pytest.mark.parametrize("name", list(WRITTEN))
+def test_an_image_whose_bytes_are_written_out(tmp_path, name):
+    wanted = JPEG if name == "other alphabet" else PNG
+    converted(tmp_path, [{"image": WRITTEN[name]}, {"image": [WRITTEN[name]] * 2}], {})
+    samples = LocalDataset(tmp_path / "out", decode_images=False)
+    assert [sample["image"] for sample in samples] == [[wanted], [wanted] * 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "b'" + "x" * 60 + "'",
+        "b'" + "\\" * 61,
+        [1, 2, 3],
+        [256],
+        [1, "a"],
+        {"type": "Buffer", "data": [1, 2]},
+        {"type": "Buffer", "data": "x"},
+        {"$binary": {"base64": "!!"}},
+        {"$binary": 5},
+        "iVBORw0KGgo" + "!" * 60,
+    ],
+    ids=range(10),
+)
+def test_what_is_no_written_image_is_refused_with_its_line(tmp_path, value):
+    with pytest.raises(ConvertError, match=r"in\.jsonl:1: ('image' is|image\[0\] is|image .*does not exist)"):
+        converted(tmp_path, [{"image": value}], {})
+
+
+@pytest.mark.parametrize(
+    ("reference", "root", "files", "hint"),
+    [
+        ("images/a.jpg", "images", ["images/a.jpg"], "images/a.jpg' does: --image-root '{root}'"),
+        ("a.jpg", "", ["pictures/a.jpg"], "pictures/a.jpg' does: --image-root '{root}/pictures'"),
+        ("x/a.jpg", "", ["pictures/x/a.jpg"], "--image-root '{root}/pictures'"),
+        ("/a.jpg", "", ["a.jpg"], "a.jpg' is a file: leave out the '/' in front"),
+    ],
+)
+def test_an_image_below_another_root_is_pointed_out(tmp_path, reference, root, files, hint):
+    with pytest.raises(ConvertError) as caught:
+        converted(
+            tmp_path, [{"image": reference}], dict.fromkeys(files, JPEG), image_root=str(tmp_path / root)
+        )
+    assert hint.format(root=tmp_path) in str(caught.value)
+
+
+def test_a_text_that_is_no_path_is_not_shown_whole(tmp_path):
+    bitmap = base64.b64encode(drawn("BMP")).decode()
+    with pytest.raises(
+        ConvertError, match="File name too long; the content of an image\\? in text it is a data URI"
+    ) as caught:
+        converted(tmp_path, [{"image": bitmap}], {})
+    assert len(str(caught.value)) < 500
+
+
+def test_an_address_in_a_bucket_says_what_reads_it(tmp_path):
+    with pytest.raises(ConvertError, match=r"--image-root 's3://bucket/x' reads those below it"):
+        converted(tmp_path, [{"image": "s3://bucket/x/a.jpg"}], {})
+
+
 def test_a_number_that_is_none_is_no_image(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "in.jsonl").write_text('{"image": NaN}\n{"image": "a.png"}\n')

@@ -204,9 +204,7 @@ class BatchTyping:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 values, encoding = self._values(column)
-            except (
-                ValueError
-            ) as error:  # times that Python cannot hold, in views and dictionaries inside others
+            except ValueError as error:  # times that Python cannot hold, inside views and dictionaries
                 raise ConvertError(f"column {name!r}: {error}") from None
             if self._encodings.setdefault(name, encoding) != encoding:
                 self._encodings[name] = None
@@ -218,6 +216,10 @@ class BatchTyping:
         pa = self._pa
         types = pa.types
         if isinstance(column, pa.ExtensionArray):
+            if isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count:
+                number = self._is_scalar.get(column.type.value_type)
+                if number is not None and not column.storage.flatten().null_count:
+                    return self._tensors(column, number)
             column = column.storage
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()
@@ -241,6 +243,11 @@ class BatchTyping:
             return column.to_pylist(), None
         values = python_values(column)
         return [plain_json(value) for value in values] if types.is_nested(kind) else values, None
+
+    def _tensors(self, column: Any, number: str) -> tuple[Sequence[Any], str]:
+        rows = column.to_numpy_ndarray()
+        dtype = "int64" if number == "int" else number
+        return list(rows), f"ndarray:{dtype}:{','.join(map(str, rows.shape[1:]))}"
 
     def _arrays(self, column: Any, flat: Any, number: str) -> tuple[Sequence[Any], str]:
         values = flat.to_numpy(zero_copy_only=False)
