@@ -82,7 +82,9 @@ def was_cut(mapping: mmap.mmap) -> bool:
 def raise_held_back() -> None:
     """Raise what has interrupted the replacement of pages, such as KeyboardInterrupt, in the thread that it was for."""
     if _held_back and threading.current_thread() is threading.main_thread():
-        raise _held_back.pop()
+        first = _held_back[0]
+        _held_back.clear()
+        raise first
 
 
 def stand_guard() -> None:

@@ -1,4 +1,6 @@
-"""A share of the fuzzing; ``python -m tests.support.fuzzing --inputs 1000000`` is the whole."""
+"""A share of the fuzzing. The whole, more than a million inputs:
+``STREAMSHARD_EXAMPLES=13 python -m pytest -m slow --timeout 0 tests/hostile/test_fuzz.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.fuzzing import Finding, Target, fuzz
 from tests.support.mutations import Mutator
+from tests.support.tiers import TIMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +23,7 @@ def run(inputs: int, seed: int) -> str:
         [sys.executable, "-m", "tests.support.fuzzing", "--inputs", str(inputs), "--seed", str(seed)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=200 * max(1, TIMES),
         check=False,
         cwd=ROOT,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
@@ -30,7 +33,7 @@ def run(inputs: int, seed: int) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets address space limits")
-@pytest.mark.parametrize("inputs", [4_000, pytest.param(80_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("inputs", [4_000, pytest.param(round(80_000 * TIMES), marks=pytest.mark.slow)])
 def test_malformed_bytes_give_a_value_or_the_named_error_in_little_memory(inputs: int) -> None:
     out = run(inputs, 7)
     lines = out.splitlines()
