@@ -26,7 +26,8 @@ from streamshard.convert.problems import RecordProblem
 from streamshard.convert.progress import Progress
 from streamshard.convert.references import Embedded, Reference
 from streamshard.convert.scan import check_declared
-from streamshard.convert.shaping import Shaping, settled_shaping
+from streamshard.convert.settling import settled_shaping
+from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import Source
 from streamshard.convert.staging import in_place, stage_input, stage_tasks
 

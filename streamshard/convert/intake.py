@@ -13,7 +13,8 @@ from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Beside, Origin
 from streamshard.convert.progress import Progress
 from streamshard.convert.scan import ScanTask
-from streamshard.convert.shaping import Shaping, settled_shaping
+from streamshard.convert.settling import settled_shaping
+from streamshard.convert.shaping import Shaping
 from streamshard.convert.sources import Source
 from streamshard.convert.staging import StageTask, in_place, stage_tasks
 from streamshard.convert.supply import ImageSettings

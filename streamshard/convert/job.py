@@ -29,7 +29,7 @@ from streamshard.convert.places import local_path, open_place
 from streamshard.convert.plan import Plan, make_plan
 from streamshard.convert.progress import Progress, SilentProgress
 from streamshard.convert.publication import Publication
-from streamshard.convert.shaping import settled_shaping
+from streamshard.convert.settling import settled_shaping
 from streamshard.convert.shards import WriteTask
 from streamshard.convert.splits import parts
 from streamshard.convert.summary import Summary

@@ -36,7 +36,7 @@ from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Probl
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
-from streamshard.convert.shaping import IMAGE_FILES
+from streamshard.convert.settling import IMAGE_FILES
 from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
 from streamshard.convert.tokenizing import token_columns
