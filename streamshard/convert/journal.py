@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -95,7 +94,7 @@ class Journal:
                 _take(file, output)
                 if _is_same_file(file, path):
                     os.ftruncate(file, 0)
-                    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                    os.pwrite(file, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
                     yield
                     return
             finally:

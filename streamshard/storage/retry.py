@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +125,7 @@ def chance_of(what: str, attempt: int) -> float:
     its state is the user's, who often seeds all ranks alike, and forked processes share it.
     """
     who = os.environ.get("RANK") or f"{os.getppid()}/{os.getpid()}"
-    text = f"{socket.gethostname()}\0{who}\0{what}\0{attempt}"
+    text = f"{os.uname().nodename}\0{who}\0{what}\0{attempt}"
     return (
         int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=6).digest(), "big")
         / 2**48

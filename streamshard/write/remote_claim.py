@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
 import weakref
@@ -208,7 +207,7 @@ class RemoteClaim:
     def _put(self, state: str) -> None:
         claim = {
             "state": state,
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "pid": os.getpid(),
             "machine": _machine(),
             "started": _started(os.getpid()),
