@@ -158,7 +158,10 @@ def test_importing_the_package_loads_nothing_heavy():
         ("import streamshard.testing", {"torch", "fsspec", "PIL"}),
         ("import streamshard.ray, streamshard.spark", {"ray", "pyspark", "pyarrow", "numpy", "fsspec"}),
         ("import streamshard.convert.engine", {"ray", "torch", "fsspec"}),
-        ("import streamshard.convert.job", {"torch", "fsspec"}),
+        (
+            "import streamshard.convert.job",
+            {"torch", "fsspec", "PIL", "multiprocessing", "concurrent.futures", "socket", "difflib"},
+        ),
     ],
 )
 def test_a_name_loads_only_what_it_needs(code, absent):
