@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 # to stay in a cache and not to keep the first batch waiting.
 _CHUNK_NBYTES = 4 << 20
 _CHUNK_SAMPLES = 8192
+# Large samples take longer to copy than a visit to a shard, so fewer of them: they are still in the cache when used.
+_LARGE_SAMPLE_NBYTES = 8 << 10
+_CHUNK_NBYTES_OF_LARGE = 2 << 20
 # Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
 _SAMPLES_PER_STREAM = 16
-_AHEAD_CHUNKS = 64
+_AHEAD_CHUNKS = 128
 # Samples that one look into the order is for: it costs as much as reading ten blobs.
 _LOOKED_UP = 2048
 # Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
@@ -260,7 +263,9 @@ class Feed:
             return 1
         plan = self._share.plan
         most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
-        samples = min(most, _CHUNK_NBYTES // self._source.sample_nbytes, most_samples or most)
+        nbytes = self._source.sample_nbytes
+        chunk_nbytes = _CHUNK_NBYTES if nbytes < _LARGE_SAMPLE_NBYTES else _CHUNK_NBYTES_OF_LARGE
+        samples = min(most, chunk_nbytes // nbytes, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 
     def _enough_ahead(self, waiting: deque[RankBatches], ahead: Ahead) -> bool:

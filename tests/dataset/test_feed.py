@@ -540,3 +540,23 @@ def test_shards_that_are_opened_again_are_not_checked_again(
     assert numbers(shards.samples(ids)) == ids.tolist()
     assert shards._heads_nbytes == sum(each.nbytes for each in shards._heads.values()) <= 200
     assert set(shards._open) <= set(shards._heads)
+
+
+@pytest.mark.parametrize(("nbytes", "count", "at_once"), [(6_000, 2_000, 680), (20_000, 400, 100)])
+def test_large_samples_are_decoded_fewer_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, count: int, at_once: int
+) -> None:
+    with MDSWriter(out=tmp_path, columns={"number": "int", "blob": "bytes"}) as writer:
+        for number in range(count):
+            writer.write({"number": number, "blob": bytes(nbytes)})
+    counts: list[int] = []
+    read = ShardPool.samples
+
+    def counted(pool: ShardPool, samples: Any) -> Any:
+        counts.append(len(samples))
+        return read(pool, samples)
+
+    monkeypatch.setattr(ShardPool, "samples", counted)
+    found = [each["number"] for each in StreamingDataset(local=tmp_path, shuffle=True, batch_size=20)]
+    assert sorted(found) == list(range(count))
+    assert max(counts) == at_once
