@@ -56,8 +56,8 @@ def side_by_side(
     first = np.repeat(np.array(addresses) - lowest, counts)
     nbytes = np.repeat(np.fromiter(map(len, maps), np.int64, len(maps)), counts)
     _refuse((rows < 0) | (rows > (nbytes - _HEAD_NBYTES) // 4))
-    words = gather_bytes(buffer, first + 4 * rows + 4, 8).view("<u4").reshape(-1, 2).astype(np.int64)
-    begins, ends = words[:, 0], words[:, 1]
+    words = gather_bytes(buffer, first + 4 * rows + 4, 8).view("<u4")
+    begins, ends = words[::2].astype(np.int64), words[1::2].astype(np.int64)
     _refuse((begins > ends) | (ends > nbytes))
     return buffer, first + begins, first + ends
 
