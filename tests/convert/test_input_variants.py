@@ -84,7 +84,11 @@ def test_values_keep_separators_quotes_and_line_ends(tmp_path):
         (",,t\n1,2,3\n", "column 2 of the header has no name"),
         ("id,id\n1,2\n", "names column 'id' twice"),
         (",index\n1,2\n", "column 1 of the header has no name"),
-        ('id,t\n1,"open\n', "in.csv.*line"),
+        ('id,t\n1,"open\n', "in.csv.*line 2: .* one is never closed"),
+        (
+            "a,https://x/1.jpg\nb,https://x/2.jpg\n",
+            "the first line has 'https://x/1.jpg', and must name the columns",
+        ),
         ('id,t\n1,"a \\"b\\" c"\n', "line 2: .* a quote inside a quoted value is written twice"),
         ("id,t\n", "no records in in.csv"),
     ],

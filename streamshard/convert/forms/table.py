@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from streamshard.convert.problems import shorten
 from streamshard.errors import ConvertError
 
 _BLOCK = 1 << 20
@@ -23,6 +24,11 @@ INDEX_COLUMN = "index"
 """The name of a first column whose name is empty."""
 
 _DECLARATION = re.compile(r'"?sep=([^"])"?')
+_HINTS = {
+    "expected after": '; a quote inside a quoted value is written twice ("")',
+    "end of data": "; a quote at the start of a value opens it, and one is never closed; where quotes are characters of the"
+    ' text, the value is quoted and they are written twice ("""so"" it is")',
+}
 _QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "\t", "|")
 _LONGEST_VALUE = sys.maxsize >> 32  # what csv's C long takes on every machine
@@ -63,11 +69,7 @@ def table_to_lines(
                     lines.write(json.dumps([f"{what} (line {rows.line_num + declared} of the file)"]))
                 lines.write("\n")
         except csv.Error as error:
-            hint = (
-                '; a quote inside a quoted value is written twice ("")'
-                if "expected after" in str(error)
-                else ""
-            )
+            hint = next((what for found, what in _HINTS.items() if found in str(error)), "")
             raise ConvertError(f"source {name!r}: line {rows.line_num}: {error}{hint}") from None
 
 
@@ -102,6 +104,11 @@ def _column_names(header: list[str], name: str) -> list[str]:
         if not column.strip():
             raise ConvertError(
                 f"source {name!r}: column {place + 1} of the header has no name; the first line must name all columns"
+            )
+        if column.startswith(("http://", "https://")):
+            raise ConvertError(
+                f"source {name!r}: the first line has {shorten(column, 60)}, and must name the columns; put such a line in"
+                " front of the data"
             )
         if column in names[:place]:
             raise ConvertError(f"source {name!r}: the header names column {column!r} twice")
