@@ -26,8 +26,8 @@ INDEX_COLUMN = "index"
 _DECLARATION = re.compile(r'"?sep=([^"])"?')
 _HINTS = {
     "expected after": '; a quote inside a quoted value is written twice ("")',
-    "end of data": "; a quote at the start of a value opens it, and one is never closed; where quotes are characters of the"
-    ' text, the value is quoted and they are written twice ("""so"" it is")',
+    "end of data": "; a quote at the start of a value opens it, and one is never closed; where quotes are characters of"
+    ' the text, the value is quoted and they are written twice ("""so"" it is")',
 }
 _QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "\t", "|")
@@ -107,8 +107,8 @@ def _column_names(header: list[str], name: str) -> list[str]:
             )
         if column.startswith(("http://", "https://")):
             raise ConvertError(
-                f"source {name!r}: the first line has {shorten(column, 60)}, and must name the columns; put such a line in"
-                " front of the data"
+                f"source {name!r}: the first line has {shorten(column, 60)}, and must name the columns; put such a line"
+                " in front of the data"
             )
         if column in names[:place]:
             raise ConvertError(f"source {name!r}: the header names column {column!r} twice")
