@@ -17,6 +17,7 @@ from streamshard.errors import BlobNotFoundError
 from streamshard.read import catalog, tables
 from streamshard.read.tables import MappedIndex
 from streamshard.storage import open_store
+from streamshard.storage.cache import NodeCache
 from tests.support.small_datasets import COLUMNS, text_samples, write_dataset
 
 
@@ -121,3 +122,27 @@ def test_of_several_streams_that_cannot_be_opened_the_first_is_named(tmp_path: P
     bad = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with pytest.raises(BlobNotFoundError, match=bad[0]):
         StreamingDataset(streams=[Stream(remote=remote) for remote in (good, *bad, good)])
+
+
+def test_a_stream_that_is_read_in_place_makes_a_cache_when_something_needs_it(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(tmp_path / "set", text_samples(8))
+    made: list[Path] = []
+    init = NodeCache.__init__
+
+    def noted(self: NodeCache, directory: Path, *arguments: Any, **options: Any) -> None:
+        made.append(directory)
+        init(self, directory, *arguments, **options)
+
+    monkeypatch.setattr(NodeCache, "__init__", noted)
+    assert len(list(StreamingDataset(local=tmp_path / "set"))) == 8
+    opened = OpenStream(Stream(local=tmp_path / "set"), Fetching(cache_limit=5000))
+    assert opened.limit_bytes == 5000
+    assert not made
+    assert opened.cache is opened.cache
+    assert opened.cache.limit_bytes == 5000
+    (directory,) = made
+    assert directory.parent == own_cache
+    OpenStream(Stream(remote=tmp_path / "set", local=tmp_path / "kept"), Fetching())
+    assert made == [directory, tmp_path / "kept"]  # of a relative name, it stays where it is now
