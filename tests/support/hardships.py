@@ -97,7 +97,12 @@ def say(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_arrays(options: dict[str, Any]) -> list[int]:
-    """Write ``samples`` of ``rows`` float32, read them with ``workers`` in batches, and return their numbers."""
+    """Write ``samples`` of ``rows`` float32, read them with ``workers`` in batches, and return their numbers.
+
+    With ``no_memfd``, as on a system that has no memory without a name.
+    """
+    if options.get("no_memfd"):
+        del os.memfd_create
     with tempfile.TemporaryDirectory() as directory:
         samples = [
             {"number": number, "x": np.full(options["rows"], number, np.float32)}
