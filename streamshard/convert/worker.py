@@ -76,6 +76,8 @@ class Reports:
 
 def main() -> None:
     """Serve tasks until the parent says stop or is gone."""
+    # A copy shares the memory of what was loaded before, which looking for garbage in it would change.
+    gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     # First: if standard error is closed, this takes its number.
     nothing = os.open(os.devnull, os.O_RDWR)
