@@ -259,14 +259,14 @@ def test_an_outage_is_not_skipped(twins: Twins, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_shard_that_may_not_be_read_is_not_skipped(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = raw_file.open_regular
+    opened = raw_file._opened
 
-    def denied(path: Path, *, shard: str) -> int:
+    def denied(path: Path | str, shard: str) -> int:
         if shard == "shard.00002.mds":
             raise AccessDeniedError(f"shard {shard!r}: no permission to read {path}")
-        return opened(path, shard=shard)
+        return opened(path, shard)
 
-    monkeypatch.setattr(raw_file, "open_regular", denied)
+    monkeypatch.setattr(raw_file, "_opened", denied)
     with pytest.raises(AccessDeniedError, match="no permission"):
         read(loader_of(twins.sound, on_error="skip", error_limit=SAMPLES))
 
