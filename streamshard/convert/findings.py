@@ -107,13 +107,19 @@ class Findings:
         elif (
             (images := sum(each.images for each in self.beside))
             and not self.images
+            and not self.files
             and self._options.image_keys != NO_IMAGES
         ):
             found.append(
                 f"no record yields an image, and {images} image files lie in the folder: if records belong to them,"
                 " give each record the path of its image under 'image'; --image-key none says that it is meant so"
             )
-        partitions = [each.partition for each in self.beside if each.partition]
+        there = {*encodings, *self._options.drop, *(key for key, _ in self._options.rename)}
+        partitions = [
+            each.partition
+            for each in self.beside
+            if each.partition and each.partition.partition("=")[0] not in there
+        ]
         if partitions:
             found.append(
                 f"files lie in folders such as {partitions[0]!r}, which say a value that is in no file and becomes no"

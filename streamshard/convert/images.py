@@ -72,9 +72,11 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     from PIL import Image, UnidentifiedImageError
 
     sniffed = sniff_format(content[:HEAD_NBYTES])
+    num_pixels = 0
     try:
         with Image.open(BytesIO(content)) as image:
             _check_pixels(image.size, max_pixels)
+            num_pixels = image.width * image.height
             refuse_program(image)
             image.load()
             animated = bool(getattr(image, "is_animated", False))
@@ -94,10 +96,26 @@ def check_image(content: bytes, *, max_pixels: int) -> ImageFacts:
     # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, IndexError, … for broken
     # files: whatever it is, the file is not decodable, and the record is reported with the cause.
     except Exception as error:
+        _refuse_want_of_memory(error, sniffed, num_pixels)
         raise RecordProblem(
             UNREADABLE_IMAGE, f"cannot be decoded ({type(error).__name__}: {str(error)[:200]})"
         ) from error
     return ImageFacts(found, animated)
+
+
+def _refuse_want_of_memory(error: Exception, sniffed: str, num_pixels: int) -> None:
+    """Raise MemoryError where that is what a decoder in C lacked: libjpeg's says no more than that data are broken."""
+    if not isinstance(error, OSError):
+        return
+    if "out of memory" in str(error):
+        raise MemoryError(str(error)) from None
+    if sniffed == "jpeg" and num_pixels:
+        import mmap
+
+        try:  # all coefficients of a progressive file, of 16 bits each; the pages are not touched
+            mmap.mmap(-1, 8 * num_pixels).close()
+        except OSError:
+            raise MemoryError(str(error)) from None
 
 
 def _described(content: bytes) -> str:

@@ -203,7 +203,10 @@ class _Lookup:
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 "**" as in a shell, hidden files left out
         if not matches:
             raise ConvertError(f"source {self._shown!r}: no file matches the pattern ({path})")
-        return [origin for match in matches for origin in self._local(Path(match), source)]
+        # "**" also matches folders, whose files it matches as well.
+        parents = {str(parent) for match in matches for parent in Path(match).parents}
+        paths = [path for path in map(Path, matches) if str(path) not in parents]
+        return [origin for path in paths for origin in self._local(path, source)]
 
     def _remote(self, source: str) -> list[Origin]:
         folder, _, name = source.rpartition("/")
@@ -314,10 +317,12 @@ class _Lookup:
         found = {match[1].lower(): (name, match.end(1)) for name in names if (match := _SPLIT.match(name))}
         if len(found) > 1:
             shown = ", ".join(name for name, _ in sorted(found.values()))
-            first, end = min(found.values())
+            folder = self._shown.rstrip("/")
+            endings = sorted({os.path.splitext(_bare(name))[1] for name in names})  # noqa: PTH122
+            every = " ".join(f"'{folder}/**/*{ending}*'" for ending in endings)
             raise ConvertError(
                 f"source {self._shown!r}: its files are of several splits ({shown}); convert each by itself, such as"
-                f" '{self._shown.rstrip('/')}/{first[:end]}*', or name all of them with '{self._shown.rstrip('/')}/**'"
+                f" '{folder}/{_pattern_of_split(*min(found.values()))}', or name all of them with {every}"
             )
 
     def _files(self, place: Place, kind: str) -> list[Origin]:
@@ -341,6 +346,12 @@ class _Lookup:
 def kind_by_name(name: str) -> str | None:
     """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
     return _SUFFIXES.get(os.path.splitext(_bare(name))[1])  # noqa: PTH122 also the key of an object
+
+
+def _pattern_of_split(name: str, end: int) -> str:
+    """What names the files of a split, of which this is one, whose name for it ends at ``end``."""
+    following = name[end : end + 1]
+    return name[:end] + {"/": "/", ".": ".*"}.get(following, "*" if following.isdigit() else f"{following}*")
 
 
 def _describe_images(names: Sequence[str]) -> bool:

@@ -219,7 +219,8 @@ def held_objects(values: Mapping[str, Any]) -> dict[str, int]:
         return {WHOLE: len(values)}
     if len(values) > 1 and all(type(value) is list and not holds_parts(value) for value in values.values()):
         lengths = {len(value) for value in values.values()}
-        if len(lengths) == 1 and max(lengths) > 1:
+        objects = all(type(item) is dict for value in values.values() for item in value)
+        if len(lengths) == 1 and max(lengths) > 1 and not objects:
             return {BY_COLUMN: max(lengths)}
     return {
         key: len(value)

@@ -56,7 +56,12 @@ def _of_base64(text: str) -> bytes | None:
 def _of_notation(text: str) -> bytes | None:
     try:
         found = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError):
+    except (
+        ValueError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+    ):  # the last: nested too deeply for the parser
         return None
     return found if isinstance(found, bytes) else None
 

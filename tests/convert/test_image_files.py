@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -259,3 +261,27 @@ def test_an_image_that_memory_does_not_suffice_for_is_no_bad_one(
             run(source, tmp_path / "A", on_error="skip", **options)
     summary = run(source, tmp_path / "A", on_error="skip", **options)
     assert (summary.samples, summary.skipped) == (2, {})
+
+
+_TIGHT = """
+import resource, sys
+from streamshard.convert.images import check_image, own_pixel_limit
+content = open(sys.argv[1], "rb").read()
+with own_pixel_limit(10**9):
+    check_image(open(sys.argv[2], "rb").read(), max_pixels=10**9)
+    used = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + (130 << 20), resource.RLIM_INFINITY))
+    try:
+        check_image(content, max_pixels=10**9)
+    except MemoryError:
+        print("memory")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_a_progressive_jpeg_that_memory_does_not_suffice_for_is_no_bad_image(tmp_path: Path) -> None:
+    Image.new("RGB", (5000, 5000)).save(tmp_path / "a.jpg", progressive=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.jpg", progressive=True)
+    paths = [str(tmp_path / name) for name in ("a.jpg", "b.jpg")]
+    done = subprocess.run([sys.executable, "-c", _TIGHT, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout == "memory\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamshard import LocalDataset
+from streamshard.convert.written_bytes import image_in
 from streamshard.errors import ConvertError
 from tests.support.jsonl_inputs import (
     chat_rows,
@@ -451,3 +452,7 @@ def test_a_link_that_appears_after_the_scan_is_not_followed_out_of_the_root(
     monkeypatch.setitem(worker.FUNCTIONS, "write", swapped)
     with pytest.raises(ConvertError, match=r"t\.jsonl:2: image '1\.png' is .*outside the image root"):
         run(source, tmp_path / "A", workers=1)
+
+
+def test_python_text_that_its_parser_refuses_is_no_image() -> None:
+    assert image_in("b''+" + "-" * 100_000 + "1") is None

@@ -9,9 +9,10 @@ import pytest
 
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import find_origins, kind_by_name
+from streamshard.convert.scan import held_objects
 from streamshard.errors import ConvertError, StorageError
 from streamshard.storage import open_store
-from tests.support.jsonl_inputs import converted, run, write_lines
+from tests.support.jsonl_inputs import converted, picture, run, write_lines
 
 
 @pytest.fixture
@@ -112,9 +113,9 @@ def test_folders_of_two_kinds_are_refused_and_descriptions_beside_data_are_not(t
 @pytest.mark.parametrize(
     ("names", "shown", "such"),
     [
-        (["train.jsonl", "test.jsonl"], "test.jsonl, train.jsonl", "/test*"),
-        (["data/train-0-of-1.jsonl", "data/validation-0-of-1.jsonl"], "data/train-0", "/data/train*"),
-        (["Train/a.jsonl", "val/a.jsonl"], "Train/a.jsonl, val/a.jsonl", "/Train*"),
+        (["train.jsonl", "test.jsonl"], "test.jsonl, train.jsonl", "/test.*"),
+        (["data/train-0-of-1.jsonl", "data/validation-0-of-1.jsonl"], "data/train-0", "/data/train-*"),
+        (["Train/a.jsonl", "val/a.jsonl"], "Train/a.jsonl, val/a.jsonl", "/Train/"),
     ],
 )
 def test_files_of_several_splits_are_not_joined_unasked(
@@ -127,6 +128,12 @@ def test_files_of_several_splits_are_not_joined_unasked(
         _names(tmp_path)
     assert f"its files are of several splits ({shown}" in str(caught.value)
     assert f"such as '{tmp_path}{such}'" in str(caught.value)
+    (tmp_path / "README.md").write_text("no records")
+    every = str(caught.value).rpartition("all of them with '")[2].rstrip("'")
+    assert len(find_origins([every], None)) == 2
+    assert len(find_origins([f"{tmp_path}{such}"], None)) == 1
+    (tmp_path / "README.md").unlink()
+    assert len(find_origins([f"{tmp_path}/**"], None)) == 2
     found = find_origins([f"{tmp_path}/**/*.jsonl"], None)
     assert len(found) == 2
     (tmp_path / names[0]).rename(tmp_path / "training_notes.jsonl")
@@ -140,3 +147,16 @@ def test_a_strange_index_is_named(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text(json.dumps({"files": []}))
     with pytest.raises(ConvertError, match="neither an MDS index"):
         _names(tmp_path)
+
+
+def test_what_lies_in_a_folder_is_not_pointed_out_where_records_have_it(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "lang=de"
+    folder.mkdir(parents=True)
+    (folder / "r.jsonl").write_text(json.dumps({"pic": "a.png", "lang": "de"}) + "\n")
+    (folder / "a.png").write_bytes(picture())
+    assert run(tmp_path / "in", tmp_path / "A", file_keys=("pic",)).warnings == ()
+
+
+def test_lists_of_objects_are_no_columns_of_a_table() -> None:
+    splits = {"train": [{"q": 1}, {"q": 2}], "test": [{"q": 3}, {"q": 4}]}
+    assert held_objects(splits) == {"train": 2, "test": 2}

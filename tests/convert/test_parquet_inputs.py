@@ -13,6 +13,7 @@ import pytest
 
 from streamshard import LocalDataset
 from streamshard.convert import worker
+from streamshard.convert.forms.arrow import BatchTyping
 from streamshard.errors import ConvertError, MissingDependencyError
 from tests.support.jsonl_inputs import (
     converted,
@@ -263,3 +264,10 @@ def test_a_missing_pyarrow_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'streamshard\[parquet\]'"):
         run(source, tmp_path / "A")
+
+
+def test_tensors_keep_their_shape_beside_null(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.float32(), (2, 2), permutation=[1, 0])
+    rows = pa.array([[1, 2, 3, 4], None], pa.list_(pa.float32(), 4))
+    values, encoding = BatchTyping()._values(pa.ExtensionArray.from_storage(kind, rows))
+    assert (values, encoding) == ([[[1, 3], [2, 4]], None], None)

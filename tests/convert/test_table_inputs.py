@@ -78,3 +78,9 @@ def test_images_are_found_by_the_paths_in_a_column(tmp_path: Path) -> None:
     (tmp_path / "p.png").write_bytes(picture())
     source = _file(tmp_path / "a.csv", "image,label\np.png,cat\n")
     assert converted(source, tmp_path / "A") == [{"image": picture(), "image_path": "p.png", "label": "cat"}]
+
+
+def test_utf_16_with_a_line_for_the_separator(tmp_path: Path) -> None:
+    for encoding in ("utf-16", "utf-8"):
+        (tmp_path / "a.csv").write_bytes("sep=;\r\na;b\r\n1;2\r\n".encode(encoding))
+        assert set(run(tmp_path / "a.csv", tmp_path / "A", overwrite=True).columns) == {"a", "b"}

@@ -216,10 +216,17 @@ class BatchTyping:
         pa = self._pa
         types = pa.types
         if isinstance(column, pa.ExtensionArray):
-            if isinstance(column.type, pa.FixedShapeTensorType) and not column.null_count:
+            if isinstance(column.type, pa.FixedShapeTensorType):
                 number = self._is_scalar.get(column.type.value_type)
-                if number is not None and not column.storage.flatten().null_count:
+                if number is not None and not column.null_count and not column.storage.flatten().null_count:
                     return self._tensors(column, number)
+                shape, order = column.type.shape, column.type.permutation or range(len(column.type.shape))
+                return [
+                    None
+                    if value is None
+                    else np.array(value, object).reshape(shape).transpose(order).tolist()
+                    for value in self._values(column.storage)[0]
+                ], None
             column = column.storage
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()

@@ -142,7 +142,7 @@ def _object(place: Place, name: str, record: Mapping[str, Any]) -> dict[str, Any
     if twice:
         raise ConvertError(
             f"{where}: has a key {twice[0]!r}, which is the name of a column made of the folder; rename it in all of"
-            " these files, or describe all images in a metadata.jsonl"
+            " these files, or, if each of them is a record that names its image, say --from jsonl"
         )
     return found
 

@@ -126,8 +126,8 @@ def _separator(path: Path, encoding: str) -> tuple[str, bool]:
 
     Else that of the header: a comma, or where there is none, the most frequent of ``;``, tab and ``|``.
     """
-    with path.open("rb") as file:
-        head = file.readline(_BLOCK).decode(encoding, "replace")
+    with path.open(encoding=encoding, errors="replace", newline="\n") as file:
+        head = file.readline(_BLOCK)
     declared = _DECLARATION.fullmatch(head.rstrip("\r\n"))
     if declared:
         return declared.group(1), True
