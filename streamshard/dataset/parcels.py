@@ -114,8 +114,8 @@ def unpack_from_worker(packed: bytes) -> list[Any]:
         values = iter(take_from(*place))
         for number, key, count in columns:
             _columns_of(batches[number])[key] = list(itertools.islice(values, count))
-        for (number, key, dtype, shape), value in zip(tensors, values, strict=True):
-            _columns_of(batches[number])[key] = _tensor(value, dtype, shape)
+        for (number, key, *kind), value in zip(tensors, values, strict=True):
+            _columns_of(batches[number])[key] = _tensor(value, *kind)
     found: list[Any] = batches
     return found
 
@@ -141,7 +141,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
-        return _tensor, (pickle.PickleBuffer(_content(value).data), value.dtype, tuple(value.shape))
+        content, stride = _content(value)
+        return _tensor, (pickle.PickleBuffer(content.data), value.dtype, tuple(value.shape), stride)
 
 
 class _ForTrainer(ForkingPickler):
@@ -154,7 +155,8 @@ class _ForTrainer(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > self._most_nbytes:
             return NotImplemented
-        return _tensor, (bytearray(_content(value)), value.dtype, tuple(value.shape))
+        content, stride = _content(value)
+        return _tensor, (bytearray(content), value.dtype, tuple(value.shape), stride)
 
 
 class _Lean(NamedTuple):
@@ -163,7 +165,7 @@ class _Lean(NamedTuple):
     batches: list[Any]
     columns: list[tuple[int, Any, int]]  # number of the batch, key, count
     values: list[bytes | memoryview]
-    tensors: list[tuple[int, Any, torch.dtype, tuple[int, ...]]]
+    tensors: list[tuple[int, Any, torch.dtype, tuple[int, ...], tuple[int, ...] | None]]
 
 
 def _without_large_columns(batches: list[Any]) -> _Lean:
@@ -177,8 +179,9 @@ def _without_large_columns(batches: list[Any]) -> _Lean:
                 found.columns.append((number, key, len(column)))
                 found.values.extend(column)
             elif _is_large_tensor(column):
-                found.tensors.append((number, key, column.dtype, tuple(column.shape)))
-                contents.append(_content(column).data)
+                content, stride = _content(column)
+                found.tensors.append((number, key, column.dtype, tuple(column.shape), stride))
+                contents.append(content.data)
             else:
                 continue
             large[key] = None
@@ -205,24 +208,34 @@ def _is_large_tensor(column: Any) -> bool:
     return type(column) is torch.Tensor and _is_plain(column) and column.nbytes > _SMALL_NBYTES
 
 
-def _content(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """A plain tensor's bytes, shape (nbytes,)."""
+def _content(tensor: torch.Tensor) -> tuple[NDArray[np.uint8], tuple[int, ...] | None]:
+    """A plain tensor's bytes, shape (nbytes,), and its strides where it is dense in another order than its axes'."""
+    stride = None
+    if not tensor.is_contiguous():  # as in torch.channels_last, which must arrive as such
+        steps = tensor.stride()
+        ordered = tensor.permute(sorted(range(tensor.dim()), key=steps.__getitem__, reverse=True))
+        if ordered.is_contiguous():
+            tensor, stride = ordered, steps
     array: NDArray[np.uint8] = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array
+    return array, stride
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
+        and not (tensor.is_conj() or tensor.is_neg())
     )
 
 
-def _tensor(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+def _tensor(
+    buffer: Any, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int] | None = None
+) -> torch.Tensor:
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+    flat = torch.frombuffer(buffer, dtype=dtype)
+    return flat.reshape(shape) if stride is None else flat.as_strided(shape, stride)
 
 
 def _places(begin: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

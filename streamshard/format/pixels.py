@@ -25,7 +25,7 @@ RESAMPLINGS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
 
 def pixels_of(
-    content: bytes | memoryview | Image.Image,
+    content: bytes | bytearray | memoryview | Image.Image,
     size: tuple[int, int] | None = None,
     *,
     resample: str = "bilinear",
@@ -46,7 +46,7 @@ def pixels_of(
     """
     if resample not in RESAMPLINGS:
         raise ValueError(f"resample={resample!r}: expected one of {', '.join(RESAMPLINGS)}")
-    image = _decoded(content) if isinstance(content, (bytes, memoryview)) else content
+    image = _decoded(content) if isinstance(content, (bytes, bytearray, memoryview)) else content
     if image.mode != "RGB":
         image = image.convert("RGB")
     if size is not None:
@@ -57,13 +57,13 @@ def pixels_of(
     return np.array(image)
 
 
-def _decoded(content: bytes | memoryview) -> Image.Image:
+def _decoded(content: bytes | bytearray | memoryview) -> Image.Image:
     turbo = _simplejpeg()
     found = None if turbo is None or content[:2] != _JPEG_MAGIC else _decoded_by(turbo, content)
     return open_image(content) if found is None else found
 
 
-def _decoded_by(simplejpeg: Any, content: bytes | memoryview) -> Image.Image | None:
+def _decoded_by(simplejpeg: Any, content: bytes | bytearray | memoryview) -> Image.Image | None:
     """Decode a JPEG; None: damaged, of other colours or of more pixels than Pillow takes, which is left to it."""
     pillow = import_pillow()
     try:
@@ -72,7 +72,7 @@ def _decoded_by(simplejpeg: Any, content: bytes | memoryview) -> Image.Image | N
         if colours not in _COLOURS or (most is not None and width * height > most):
             return None
         pixels = simplejpeg.decode_jpeg(content, "RGBX")
-    except ValueError:
+    except (ValueError, KeyError):  # the latter for 4:4:1, which its library knows and it does not
         return None
     # Four bytes a pixel, as Pillow holds them: three would be spread one by one.
     image: Image.Image = pillow.frombytes("RGB", (width, height), pixels, "raw", "RGBX", 0, 1)

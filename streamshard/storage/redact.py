@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/@\s]*)@")
+# Begins at no other letter of a word than its first: a long word would be looked through from each.
+_USERINFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/@\s]*)@")
 # Places whose URLs have the name of a bucket there: oci://bucket@namespace, abfs://container@account.
 _BUCKET_BEFORE_AT = frozenset({"oci", "abfs", "abfss"})
-_QUERY_VALUE = re.compile(r"([?&;][^=&#\s]*=)[^&#\s]+")
+_QUERY_VALUE = re.compile(r"([?&;][^?;=&#\s]*=)[^&#\s]+")
 # Of the environment only what clouds' own libraries read, and nothing so short that it may be a word.
 _PROVIDERS = ("AWS_", "AZURE_", "GCS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "OCI_", "R2_", "S3_")
 _LEAST_LENGTH = 8

@@ -13,8 +13,8 @@ _KINDS = ("timestamp[ns", "time64[ns", "duration[ns")
 def has_nanoseconds(kind: Any) -> bool:
     """Whether an Arrow type is one of times in nanoseconds, or may hold one at any depth."""
     name = str(kind)
-    # These have no cast to whole numbers; no Parquet file holds them.
-    return any(time in name for time in _KINDS) and "_view<" not in name and "dictionary<" not in name
+    # Views have no cast to whole numbers; no Parquet file holds them.
+    return any(time in name for time in _KINDS) and "_view<" not in name
 
 
 def counted(kind: Any) -> Any:
@@ -23,6 +23,8 @@ def counted(kind: Any) -> Any:
 
     if not has_nanoseconds(kind):
         return kind
+    if pa.types.is_dictionary(kind):
+        return counted(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(counted(field.type)) for field in kind])
     if pa.types.is_map(kind):

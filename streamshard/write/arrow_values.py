@@ -68,6 +68,8 @@ def _changer(kind: Any) -> Callable[[Any], Any] | None:
             if row is None
             else {key: fields[key](item) if key in fields else item for key, item in row.items()}
         )
+    if name.startswith("dictionary<"):
+        return _changer(kind.value_type)
     if "<" not in name:
         return text_maker(kind)
     inner = _changer(kind.value_type) or _same

@@ -272,3 +272,16 @@ def test_lists_that_only_begin_with_bytes_are_pickled() -> None:
 
 class _Bytes(bytes):
     pass
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("pictures", [8, 1], ids=["through a slot", "in the pickle"])
+def test_tensors_keep_the_order_of_their_axes_in_memory(pictures: int) -> None:
+    sent = torch.rand(pictures, 3, 120, 120).to(memory_format=torch.channels_last)
+    nested = torch.nested.nested_tensor([torch.rand(100_000), torch.rand(5)])
+    slots = Slots(1, 1, 4 << 20)
+    for writer in (slots.writer(0), None):
+        (found,) = unpack_from_worker(pack_for_trainer([{"x": sent, "y": nested}], writer))
+        assert found["x"].stride() == sent.stride()
+        assert torch.equal(found["x"], sent)
+        assert found["y"].is_nested

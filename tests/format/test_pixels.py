@@ -35,7 +35,15 @@ def rotated() -> bytes:
     return file_of(picture((40, 20)), exif=exif)
 
 
+def of_few_colours() -> bytes:
+    """4:4:1, which libjpeg-turbo knows and simplejpeg has no name for."""
+    content = bytearray(file_of(picture((32, 32)), subsampling="4:4:4", quality=80))
+    content[content.index(b"\xff\xc0") + 11] = 0x14
+    return bytes(content)
+
+
 FILES: dict[str, Callable[[], bytes]] = {
+    "4:4:1": of_few_colours,
     **{
         f"{size[0]}x{size[1]}, {subsampling}, progressive={progressive}": (
             lambda size=size, subsampling=subsampling, progressive=progressive: file_of(

@@ -74,3 +74,14 @@ def test_nested_times_at_any_depth_and_names_like_types() -> None:
         },
         None,
     ]
+
+
+def test_times_beside_and_in_a_column_of_categories() -> None:
+    times = pa.array([1, None], pa.timestamp("ns"))
+    words = pa.array(["a", "b"]).dictionary_encode()
+    values = pa.StructArray.from_arrays([words, times, times.dictionary_encode()], ["word", "at", "kind"])
+    text = "1970-01-01T00:00:00.000000001"
+    assert python_values(values) == [
+        {"word": "a", "at": text, "kind": text},
+        {"word": "b", "at": None, "kind": None},
+    ]
