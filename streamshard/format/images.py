@@ -73,7 +73,7 @@ def refuse_program(image: Image.Image) -> None:
         raise FormatError(f"{image.format} is not decoded, since that would run Ghostscript")
 
 
-def open_image(content: bytes | memoryview) -> Image.Image:
+def open_image(content: bytes | bytearray | memoryview) -> Image.Image:
     """Decode a whole image file.
 
     Raises:
