@@ -34,7 +34,7 @@ def stub() -> Iterator[type[StubFileSystem]]:
 
 
 def open_stub(**options: Any) -> Any:
-    return open_store("stub://root/data", storage_options=options, retry=QUICK)
+    return open_store("stub://bucket/data", storage_options=options, retry=QUICK)
 
 
 class TestContractOnAFileSystemWithoutAsync(StoreContract):
@@ -79,7 +79,7 @@ def test_a_lasting_error_names_url_attempts_and_cause() -> None:
     fail_times(99, ConnectionResetError("by peer"))
     with pytest.raises(StorageError) as caught:
         store.read_range("a", 0, 3)
-    assert "stub://root/data/a" in str(caught.value)
+    assert "stub://bucket/data/a" in str(caught.value)
     assert "3 attempts" in str(caught.value)
     assert "ConnectionResetError: by peer" in str(caught.value)
     assert isinstance(caught.value.__cause__, ConnectionResetError)
@@ -88,7 +88,7 @@ def test_a_lasting_error_names_url_attempts_and_cause() -> None:
 def test_b151_the_number_of_attempts_is_the_one_that_was_asked_for() -> None:
     for attempts in (1, 2, 7):
         StubFileSystem.reset()
-        store = open_store("stub://root", retry=RetryPolicy(attempts=attempts, backoff_s=0.0))
+        store = open_store("stub://bucket", retry=RetryPolicy(attempts=attempts, backoff_s=0.0))
         store.put_bytes("a", b"content")
         StubFileSystem.calls.clear()
         fail_times(99, ConnectionResetError())
@@ -137,7 +137,7 @@ def test_b145_credentials_that_stay_expired_are_an_error_naming_url_and_credenti
     store = open_stub(profile="mine")
     store.put_bytes("a", b"content")
     StubFileSystem.behave = behave
-    with pytest.raises(AccessDeniedError, match=r"stub://root/data/a.*ExpiredToken.*credentials.*profile"):
+    with pytest.raises(AccessDeniedError, match=r"stub://bucket/data/a.*ExpiredToken.*credentials.*profile"):
         store.read_range("a", 0, 7)
     assert len(StubFileSystem.made_with) == 2
 
@@ -169,7 +169,7 @@ def test_b075_a_target_that_stores_nothing_is_noticed_and_uploaded_to_again(tmp_
         store.put("a", source)
         assert store.read("a") == b"content"
         swallowed[0] = 99
-        with pytest.raises(StorageError, match=r"upload stub://root/data/a.*3 attempts.*stored 0 bytes of 7"):
+        with pytest.raises(StorageError, match=r"upload stub://bucket/data/a.*3 attempts.*stored 0 bytes of 7"):
             store.put("a", source)
     finally:
         StubFileSystem.put_file = real_put  # type: ignore[method-assign]
@@ -182,11 +182,11 @@ def test_a_call_that_never_returns_ends_at_the_time_limit() -> None:
             StubFileSystem.released.wait()
 
     policy = RetryPolicy(attempts=6, timeout_s=0.6, backoff_s=0.001)
-    store = open_store("stub://root", retry=policy)
+    store = open_store("stub://bucket", retry=policy)
     store.put_bytes("a", b"content")
     StubFileSystem.behave = behave
     begin = time.monotonic()
-    with pytest.raises(StorageError, match=r"stub://root/a.*TimeoutError"):
+    with pytest.raises(StorageError, match=r"stub://bucket/a.*TimeoutError"):
         store.read_range("a", 0, 3)
     assert time.monotonic() - begin < 3
 
@@ -289,12 +289,12 @@ def test_stores_in_one_process_share_a_client_where_only_the_prefix_differs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streamshard.storage.clients._BUCKET_SCHEMES", frozenset({"stub"}))
-    stores = [open_store(f"stub://root/{number}", retry=QUICK) for number in range(5)]
+    stores = [open_store(f"stub://bucket/{number}", retry=QUICK) for number in range(5)]
     for number, store in enumerate(stores):
         store.put_bytes("a", b"%d" % number)
     assert [store.read("a") for store in stores] == [b"0", b"1", b"2", b"3", b"4"]
     assert len(StubFileSystem.made_with) == 1
-    other = open_store("stub://root/0", storage_options={"anon": True}, retry=QUICK)
+    other = open_store("stub://bucket/0", storage_options={"anon": True}, retry=QUICK)
     assert other.read("a") == b"0"
     assert len(StubFileSystem.made_with) == 2
 
