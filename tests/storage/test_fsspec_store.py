@@ -169,7 +169,9 @@ def test_b075_a_target_that_stores_nothing_is_noticed_and_uploaded_to_again(tmp_
         store.put("a", source)
         assert store.read("a") == b"content"
         swallowed[0] = 99
-        with pytest.raises(StorageError, match=r"upload stub://bucket/data/a.*3 attempts.*stored 0 bytes of 7"):
+        with pytest.raises(
+            StorageError, match=r"upload stub://bucket/data/a.*3 attempts.*stored 0 bytes of 7"
+        ):
             store.put("a", source)
     finally:
         StubFileSystem.put_file = real_put  # type: ignore[method-assign]
