@@ -75,7 +75,7 @@ class Intake:
         for number, origin in enumerate(self._origins):
             source = in_place(origin)
             if source is not None:
-                plain[number] = source
+                plain[number] = source.stamped(origin.location, origin.nbytes, origin.mtime_ns)
             else:
                 tasks += stage_tasks(origin, folder, number, self._options.storage_options)
         left = [task for task in tasks if not task.listed.exists()]
@@ -85,7 +85,10 @@ class Intake:
         self._progress.end()
         made = {number: [plain[number]] if number in plain else [] for number in range(len(self._origins))}
         for task in tasks:
-            made[task.number] += task.sources()
+            origin = self._origins[task.number]
+            made[task.number] += [
+                source.stamped(origin.location, origin.nbytes, origin.mtime_ns) for source in task.sources()
+            ]
         return [source for number in sorted(made) for source in made[number]]
 
     def _scan(self, sources: Sequence[Source], shaping: Shaping) -> list[list[Path]]:

@@ -216,6 +216,8 @@ class RayEngine:
         else:
             own = [str(self._directory / name) for name in ("plan.json", "begins.npy", "rows")]
             sources = list(Plan.load(self._directory).sources)
+            for source in sources:
+                source.refuse_changed()
             folders = {source.image_folder for source in sources} | {self._options.image_root or ""}
         paths = {*own, *(path for source in sources for path in paths_of(source))}
         paths |= {path for task in tasks for path in tokenizers_of(task.shaping)}

@@ -189,10 +189,13 @@ def paths_of(source: Source) -> list[str]:
 
 
 def _here(source: Source, here: dict[str, str], files: FilesOfJob) -> Source:
-    aside = here[source.aside] if source.kind == TAR else source.aside
-    return source._replace(
-        path=here[source.path], aside=aside, image_folder=files.image_folder(source.image_folder)
+    mine = source._replace(
+        path=here[source.path],
+        aside=here[source.aside] if source.kind == TAR else source.aside,
+        image_folder=files.image_folder(source.image_folder),
     )
+    # A copy has a time of its own, and does not change.
+    return mine if mine.read_file == source.read_file else mine._replace(stamp=())
 
 
 def other_version_text(node: str, version: str, wanted: str) -> str:

@@ -23,7 +23,7 @@ from streamshard.convert.problems import RecordProblem
 from streamshard.convert.references import Embedded
 from streamshard.convert.scan import count_costs
 from streamshard.convert.shaping import Shaping
-from streamshard.convert.sources import Source
+from streamshard.convert.sources import STALE, Source
 from streamshard.convert.supply import ImageSupply
 from streamshard.errors import ConvertError
 from streamshard.format.schema import Schema
@@ -33,7 +33,6 @@ from streamshard.storage.descriptors import most_open_files
 _BLOCK_NBYTES = 1 << 19
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
-_STALE = "the input changed while it was converted: run again, with --no-resume"
 
 
 class _Opened(NamedTuple):
@@ -159,12 +158,15 @@ class ShardSamples:
                     span = read_span(files[number], first, offsets[end - 1] + sizes[end - 1] - first)
                 except OSError as error:
                     raise ConvertError(
-                        f"{opened.source.name}: cannot be read ({error.strerror}); {_STALE}"
+                        f"{opened.source.name}: cannot be read ({error.strerror}); {STALE}"
                     ) from error
                 for place in range(begin, end):
                     at = offsets[place] - first
                     yield place, opened, span[at : at + sizes[place]]
                 begin = end
+            # Behind the last record: whatever was read of a file, it was so before that file changed.
+            for opened in self._opened.values():
+                opened.source.refuse_changed()
         finally:
             for file in files.values():
                 os.close(file)
@@ -182,7 +184,7 @@ class ShardSamples:
         try:
             return self._with_references(opened.form.parse(line, checked=True), place, opened)
         except (ValueError, TypeError, AttributeError, LookupError, OSError, RecordProblem) as error:
-            raise ConvertError(f"{self._where(place, opened)}: {error}; {_STALE}") from error
+            raise ConvertError(f"{self._where(place, opened)}: {error}; {STALE}") from error
 
     def _with_references(self, record: dict[str, Any], place: int, opened: _Opened) -> _Record:
         shaping = opened.shaping
@@ -245,7 +247,7 @@ class ShardSamples:
                     ]
                 )
         except RecordProblem as problem:
-            raise ConvertError(f"{self._where(record.place, record.opened)}: {problem}; {_STALE}") from None
+            raise ConvertError(f"{self._where(record.place, record.opened)}: {problem}; {STALE}") from None
         finally:
             for image in images:
                 if type(image) is OpenedImage:
@@ -253,7 +255,7 @@ class ShardSamples:
         if not good:
             raise ConvertError(
                 f"{self._where(record.place, record.opened)}: the record or an image of it is not what it was when it"
-                f" was checked ({found} bytes, planned {nbytes}); {_STALE}"
+                f" was checked ({found} bytes, planned {nbytes}); {STALE}"
             )
         return begin
 

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -529,3 +530,52 @@ def test_overwriting_a_merged_index_leaves_the_datasets_it_points_at(tmp_path: P
     after = files_of(out)
     assert {name: digest for name, digest in after.items() if "/" in name} == before
     assert [sample["id"] for sample in LocalDataset(str(out))] == ["c"]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "tar", "mds"])
+def test_a_source_that_is_rewritten_to_its_size_after_the_scan_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    source = given = write_lines(tmp_path / "a.jsonl", [{"text": f"{number:04}"} for number in range(50)])
+    if form == "tar":
+        source = given = tmp_path / "a.tar"
+        with tarfile.open(source, "w") as tar:
+            tar.add(tmp_path / "a.jsonl", "0001.txt")
+    elif form == "mds":
+        given = tmp_path / "old"
+        run(source, given)
+        (source,) = given.glob("*.mds")
+    content = source.read_bytes()
+    real = job._Job._write
+
+    def rewritten(*args: Any) -> Any:
+        before = source.stat()
+        source.write_bytes(content.replace(b"0007", b"7000"))
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        return real(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job._Job, "_write", rewritten)
+        with pytest.raises(
+            ConvertError, match=f"{source.name}: the file was written to since it was scanned"
+        ):
+            run(given, tmp_path / "out")
+    assert not (tmp_path / "out" / "index.json").exists()
+    if form != "mds":  # a shard has a hash
+        run(given, tmp_path / "out")
+        assert "7000" in str(list(LocalDataset(str(tmp_path / "out"))))
+
+
+def test_a_source_that_is_gone_after_the_scan_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"text": "x"}])
+    real = job._Job._write
+
+    def gone(*args: Any) -> Any:
+        source.unlink()
+        return real(*args)
+
+    monkeypatch.setattr(job._Job, "_write", gone)
+    with pytest.raises(ConvertError, match=r"a\.jsonl: cannot be read \(No such file.*run again"):
+        run(source, tmp_path / "out")
