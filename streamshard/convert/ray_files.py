@@ -9,9 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
-import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from streamshard import __version__
+from streamshard.convert.ray_scratch import scratch_folder
 from streamshard.errors import ConvertError, StorageError
 
 # Of a file that is sent, this much at a time.
@@ -167,28 +165,6 @@ def _is_same(path: str, stamp: Stamp) -> bool:
 @lru_cache(maxsize=1024)
 def _sees_folder(folder: str, witnesses: tuple[str, ...]) -> bool:
     return sees_folder(folder, witnesses)
-
-
-def scratch_folder(name: str) -> Path:
-    """A folder of this user alone on this node.
-
-    Raises:
-        StorageError: somebody else has made it.
-    """
-    home = Path(tempfile.gettempdir()) / f"streamshard-ray-{os.geteuid()}"
-    for folder in (home, home / name):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise StorageError(
-                f"{folder}: belongs to another user; set TMPDIR to a folder of your own on the nodes"
-            )
-    return home / name
-
-
-def remove_scratch(name: str) -> None:
-    """Remove what a job has left on this node."""
-    shutil.rmtree(Path(tempfile.gettempdir()) / f"streamshard-ray-{os.geteuid()}" / name, ignore_errors=True)
 
 
 class FileServer:

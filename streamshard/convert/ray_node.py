@@ -19,7 +19,8 @@ from typing import Any
 from streamshard import __version__
 from streamshard.convert.kept import KEPT_DIRECTORY, room_to_leave
 from streamshard.convert.plan import Plan
-from streamshard.convert.ray_files import AbsentFilesError, FilesOfJob, remove_scratch
+from streamshard.convert.ray_files import AbsentFilesError, FilesOfJob
+from streamshard.convert.ray_scratch import UNIT_PREFIX, held_scratch, remove_scratch, sweep
 from streamshard.convert.scan import ScanTask, scan_chunk
 from streamshard.convert.shaping import Shaping
 from streamshard.convert.shards import WriteTask, write_planned_shard
@@ -71,6 +72,11 @@ def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
     """Carry out one unit of work; errors are part of what is given back."""
     if files.version != __version__:  # a node that came when the driver had looked at all
         return Outcome(error=ConvertError(other_version_text(_node_name(), __version__, files.version)))
+    with held_scratch(files.name) as scratch:
+        return _run_unit(files, sealed, directory, scratch)
+
+
+def _run_unit(files: FilesOfJob, sealed: Sealed, directory: str, scratch: Path) -> Outcome:
     function, task = sealed.opened()
     done = [0, 0]
 
@@ -78,7 +84,7 @@ def run_unit(files: FilesOfJob, sealed: Sealed, directory: str) -> Outcome:
         done[0] += nbytes
         done[1] += samples
 
-    unit = files.scratch() / f"unit-{uuid.uuid4().hex}"
+    unit = scratch / f"{UNIT_PREFIX}{uuid.uuid4().hex}"
     unit.mkdir()
     try:
         if function == "stage":
@@ -216,7 +222,11 @@ def unseen_text(out: str, troubles: list[str]) -> str:
 
 
 def look_around(directory: str, token: str) -> tuple[str, str, str]:
-    """A node's name, the version of streamshard there, and what is wrong with the work directory, seen from there."""
+    """A node's name, the version of streamshard there, and what is wrong with the work directory, seen from there.
+
+    What earlier jobs have left on the node is swept.
+    """
+    sweep()
     return _node_name(), __version__, "" if not directory else _trouble_with(Path(directory), token)
 
 
