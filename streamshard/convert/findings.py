@@ -45,6 +45,7 @@ class Findings:
         self.media: Counter[str] = Counter()
         self.met: set[str] = set()
         self.differing_classes: list[str] = []
+        self.unlike_base: list[str] = []
         self.beside: Sequence[Beside] = ()
         self.nested_like: Counter[str] = Counter()
         self.tars = False
@@ -161,7 +162,7 @@ class Findings:
                 f"{number} of {num_records} records have images and no <image> tag, while others have one"
                 f" (first: {place})"
             )
-        found += self.differing_classes
+        found += self.differing_classes + self.unlike_base
         named = [("--drop", key) for key in self._options.drop]
         named += [("--rename", key) for key, _ in self._options.rename]
         found += [f"{option} {key}: no record has this key" for option, key in named if key not in self.met]

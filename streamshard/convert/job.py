@@ -17,6 +17,7 @@ from xxhash import xxh3_128_hexdigest
 from streamshard import __version__
 from streamshard.convert.destination import Destination, open_destination
 from streamshard.convert.earlier import EarlierOutput
+from streamshard.convert.earlier_options import unlike_options
 from streamshard.convert.engine import Engine, num_processes, open_engine
 from streamshard.convert.fetch_limits import DEFAULT_AT_ONCE
 from streamshard.convert.intake import Intake, Scanned
@@ -171,7 +172,7 @@ class _Job:
             columns = base.columns or {}
             base.check_kinds((name for name, _ in self._options.costs), self._options.sample_hash)
         except ValueError as error:
-            raise ConvertError(str(error)) from error
+            raise ConvertError(self._with_options_of_base(str(error))) from error
         self._options = replace(self._options, like=tuple(sorted(columns.items())))
 
     def _finished_before(self) -> Summary | None:
@@ -238,8 +239,16 @@ class _Job:
         ).scanned()
 
     def _planned(self, workers: Engine) -> Plan:
-        scanned = self._scan_all(workers) if self._scanned is None else self._scanned()
-        return make_plan(self._journal.directory, scanned, self._options, self._base)
+        try:
+            scanned = self._scan_all(workers) if self._scanned is None else self._scanned()
+            return make_plan(self._journal.directory, scanned, self._options, self._base)
+        except ConvertError as error:
+            raise ConvertError(self._with_options_of_base(str(error))) from error
+
+    def _with_options_of_base(self, text: str) -> str:
+        """The text of an error, and the options of the dataset that is added to, if this run has others."""
+        said = "" if self._base is None else unlike_options(self._base, self._options)
+        return f"{text}\n{said}" if said else text
 
     @property
     def kept_images(self) -> Path:

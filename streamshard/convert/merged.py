@@ -27,6 +27,7 @@ from streamshard.convert.columns import (
     KeySummary,
     plain_nbytes,
 )
+from streamshard.convert.earlier_options import GIVEN_KEY, given_options
 from streamshard.convert.files import FILE_ENCODINGS, NO_FILES
 from streamshard.convert.findings import Findings
 from streamshard.convert.finished import JobDigests
@@ -39,11 +40,10 @@ from streamshard.convert.rows import ROW, sync_file
 from streamshard.convert.settling import IMAGE_FILES
 from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
-from streamshard.convert.tokenizing import token_columns
+from streamshard.convert.tokenizing import TOKENS_KEY, token_columns
 from streamshard.errors import ConvertError
 
 LISTED_SKIPS = 100
-TOKENS_KEY = "tokens"
 
 
 class MergedScan:
@@ -334,10 +334,12 @@ class MergedScan:
         # Of a part it is not known which of the files are in it.
         formats = {key: dict(found) for key, found in self._image_formats.items() if options.part is None}
         files = {key: formats.get(key, {}) for key in sorted(self._files)}
+        given = given_options(options)
         return {
             "convert": {
                 "check": options.check,
                 "digests": self._digests.to_json(),
+                **({GIVEN_KEY: given} if given else {}),
                 "on_error": options.on_error,
                 "options": options.portable_digest(),
                 "records": self._num_texts,

@@ -58,6 +58,7 @@ _UNREAD = {
 }
 _SPLIT = re.compile(r"(?:data/)?(train|test|validation|valid|val|dev|eval)(?:[-_.\d/]|$)", re.IGNORECASE)
 _PARTITION = re.compile(r"\w+=[^/]*")
+_METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
 _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
 
@@ -246,6 +247,16 @@ class _Lookup:
         return self._folder(Place(url, self._options), url)
 
     def _folder(self, place: Place, location: str) -> list[Origin]:
+        described = () if self._kind else _described_folders(place.names())
+        if described:
+            if len({match[1].lower() for folder in described if (match := _SPLIT.match(folder))}) > 1:
+                shown = self._shown.rstrip("/")
+                raise ConvertError(
+                    f"source {self._shown!r}: its folders {', '.join(described)} are splits; convert each by itself,"
+                    f" such as {shown}/{described[0]}, or name all of them one after another"
+                )
+            places = [f"{location.rstrip('/')}/{folder}" for folder in described]
+            return [each for one in places for each in self._folder(Place(one, self._options), one)]
         kind = self._kind or self._kind_of_folder(place)
         if kind == "mds":
             from streamshard.convert.forms.mds_stage import shard_origins
@@ -292,8 +303,7 @@ class _Lookup:
         names = place.names()
         counts = Counter(filter(None, map(kind_by_name, names)))
         images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in names)
-        described = not {"metadata.jsonl", "metadata.csv"}.isdisjoint(top)
-        if images and (described or not counts or _describe_images(names)):
+        if images and (_METADATA & top or not counts or _describe_images(names)):
             return "imagefolder"
         if not counts:
             raise ConvertError(
@@ -352,6 +362,20 @@ def _pattern_of_split(name: str, end: int) -> str:
     """What names the files of a split, of which this is one, whose name for it ends at ``end``."""
     following = name[end : end + 1]
     return name[:end] + {"/": "/", ".": ".*"}.get(following, "*" if following.isdigit() else f"{following}*")
+
+
+def _described_folders(names: Sequence[str]) -> Sequence[str]:
+    """The sub-folders that hold the description of their images, where no file of records is anything else."""
+    records = [name for name in names if kind_by_name(name) is not None]
+    if any("/" not in name or name.rpartition("/")[2] not in _METADATA for name in records):
+        return ()
+    folders = sorted({name.rpartition("/")[0] for name in records})
+    holds = tuple(f"{folder}/" for folder in folders)
+    return (
+        folders
+        if any(name.startswith(holds) and name.lower().endswith(IMAGE_SUFFIXES) for name in names)
+        else ()
+    )
 
 
 def _describe_images(names: Sequence[str]) -> bool:

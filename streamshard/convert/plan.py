@@ -22,7 +22,8 @@ from streamshard.convert.columns import (
     ColumnPlan,
     plan_columns,
 )
-from streamshard.convert.merged import LISTED_SKIPS, TOKENS_KEY, MergedScan
+from streamshard.convert.earlier_options import unlike_images
+from streamshard.convert.merged import LISTED_SKIPS, MergedScan
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import (
     REJECTED_BASENAME,
@@ -31,6 +32,7 @@ from streamshard.convert.problems import (
 from streamshard.convert.rows import blocks_of_rows, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.splits import keep_part
+from streamshard.convert.tokenizing import TOKENS_KEY
 from streamshard.errors import ConvertError, FormatError
 from streamshard.format.schema import Schema
 from streamshard.format.shard import MAX_SHARD_NBYTES, ShardCutter, config_text
@@ -164,6 +166,7 @@ def _planned(
     found.take_class_names(scanned.class_names, {} if base is None else base.index.facts)
     if base is not None:
         _refuse_other_columns(base, columns, found.token_facts())
+        found.findings.unlike_base = unlike_images(base, options)
     try:
         schema = Schema.from_columns(columns.encodings())
     except (FormatError, ValueError) as error:

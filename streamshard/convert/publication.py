@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from streamshard.convert.class_names import CLASS_NAMES_KEY, names_in_facts
 from streamshard.convert.destination import Destination
 from streamshard.convert.earlier import APPENDED_KEY
 from streamshard.convert.journal import Done
@@ -95,6 +96,9 @@ class Publication(NamedTuple):
             shards, facts = base.joined(infos, extra)
         except FormatError as error:
             raise ConvertError(f"{self.destination.name}: {error}") from error
+        names = {**names_in_facts(extra), **names_in_facts(facts)}
+        if names:  # those that are there have the say, as with several inputs
+            facts = {**facts, CLASS_NAMES_KEY: names}
         added = {
             **extra["convert"],
             "samples": sum(info.num_samples for info in infos),

@@ -74,6 +74,9 @@ class Shaping(NamedTuple):
 
     def for_source(self, source: Source) -> Shaping:
         """As this, for the records of one source."""
+        if source.image_keys and not self.image_keys:
+            keys = (self.rename.get(key, key) for key in source.image_keys if key not in self.drop)
+            return self._replace(image_keys=tuple(keys) or NO_IMAGES)
         if source.kind not in (MDS, LITDATA):
             return self
         before = self.before_names()

@@ -31,6 +31,7 @@ class Source(NamedTuple):
         class_names: column → what its numbers stand for, where the input says so.
         stamp: size in bytes and modification time in nanoseconds of a file of the user's that records are read from,
             before it was scanned; empty: there is none, or nobody can tell.
+        image_keys: the keys that hold images, where the input itself says so; empty: it does not.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Source(NamedTuple):
     aside: str = ""
     class_names: Mapping[str, Sequence[str]] = {}
     stamp: Sequence[int] = ()
+    image_keys: Sequence[str] = ()
 
     @property
     def is_text(self) -> bool:
@@ -88,7 +90,7 @@ class Source(NamedTuple):
         return [
             self.name, self.path, self.nbytes, self.image_folder,
             self.kind, self.unit, self.before, dict(self.columns), self.aside,
-            dict(self.class_names), list(self.stamp),
+            dict(self.class_names), list(self.stamp), list(self.image_keys),
         ]  # fmt: skip
 
 

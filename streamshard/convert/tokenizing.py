@@ -15,6 +15,9 @@ from streamshard.convert.places import local_path
 from streamshard.convert.problems import BAD_VALUE, RecordProblem, shorten
 from streamshard.errors import ConvertError
 
+TOKENS_KEY = "tokens"
+"""In the index, under ``"streamshard"``: what is said of each column of tokens."""
+
 _FILE = "tokenizer.json"
 
 

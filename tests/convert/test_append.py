@@ -199,6 +199,74 @@ def test_images_take_the_column_that_is_there(tmp_path: Path) -> None:
     assert [len(sample["image"]) for sample in LocalDataset(str(tmp_path / "C"))] == [1, 0, 1, 0]
 
 
+_WAV = b"RIFF\x24\0\0\0WAVEfmt " + bytes(24)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            {"file_keys": ("audio",), "rename": (("n", "m"),), "image_keys": ("pic",), "drop": ("x y",)},
+            {},
+            "made with --drop 'x y' --file-key audio --image-key pic --rename n=m, which this run lacks",
+        ),
+        (
+            {},
+            {"file_keys": ("audio",)},
+            "this run has --file-key audio, which the dataset there was made without",
+        ),
+        (
+            {"drop": ("n",)},
+            {"drop": ("audio",)},
+            "made with --drop n, which .* this run has --drop audio, which",
+        ),
+        ({"costs": (("c", "x y"),)}, {}, "made with --cost 'c=x y', which"),
+    ],
+)
+def test_an_error_names_the_options_that_the_dataset_was_made_with(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "1.wav").write_bytes(_WAV)
+    (tmp_path / "1.png").write_bytes(picture())
+    source = write_lines(tmp_path / "a.jsonl", [{"n": "1", "audio": "1.wav", "pic": "1.png", "x y": 2}] * 3)
+    run(source, tmp_path / "A", **first)
+    whole = files_of(tmp_path / "A")
+    with pytest.raises(ConvertError, match=words) as caught:
+        run(source, tmp_path / "A", append=True, resume=False, **second)
+    assert str(caught.value).endswith(": what is added takes the options of what is there")
+    assert whole.items() <= files_of(tmp_path / "A").items()
+    assert run(source, tmp_path / "A", append=True, resume=False, **first).samples == 3
+
+
+def test_of_a_dataset_without_a_note_the_columns_tell_the_options(tmp_path: Path) -> None:
+    (tmp_path / "1.wav").write_bytes(_WAV)
+    columns = {"audio": "bytes", "audio_path": "str"}
+    with MDSWriter(out=str(tmp_path / "A"), columns=columns, costs={"c": len}, sample_hash="xxh64") as writer:
+        writer.write({"audio": _WAV, "audio_path": "0.wav"})
+    source = write_lines(tmp_path / "a.jsonl", [{"audio": "1.wav", "c": 1}])
+    options: dict[str, Any] = {"append": True, "sample_hash": "xxh64", "costs": (("c", "c"),)}
+    with pytest.raises(
+        ConvertError, match="made with --cost c=KEY --file-key audio --sample-hash xxh64, which"
+    ):
+        run(source, tmp_path / "A", append=True)
+    with pytest.raises(ConvertError, match="made with --file-key audio, which this run lacks: what"):
+        run(source, tmp_path / "A", **options)
+    run(source, tmp_path / "A", **options, file_keys=("audio",), drop=("c",))
+    assert [sample["audio_path"] for sample in LocalDataset(str(tmp_path / "A"))] == ["0.wav", "1.wav"]
+
+
+def test_images_that_are_scaled_otherwise_are_told(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(noise())
+    source = write_lines(tmp_path / "a.jsonl", [{"image": "1.jpg"}])
+    again: dict[str, Any] = {"append": True, "resume": False}
+    assert run(source, tmp_path / "A", max_side=16).warnings == ()
+    (warning,) = run(source, tmp_path / "A", **again).warnings
+    assert warning == "images there were converted with --max-side 16, those added with neither"
+    (warning,) = run(source, tmp_path / "A", **again, max_side=16, quality=50).warnings
+    assert warning.endswith("with --max-side 16, those added with --max-side 16 --quality 50")
+    assert run(source, tmp_path / "A", **again, max_side=16).warnings == ()
+
+
 def test_costs_and_hashes_of_samples_are_joined_or_refused(tmp_path: Path) -> None:
     out = tmp_path / "A"
     options: dict[str, Any] = {**_SMALL, "costs": (("n", "id"),), "sample_hash": "xxh64"}

@@ -141,6 +141,18 @@ def test_what_is_added_has_the_same_classes_or_is_warned_of(tmp_path: Path) -> N
     )
 
 
+def test_names_that_are_added_to_a_dataset_without_any_are_kept(tmp_path: Path) -> None:
+    out = tmp_path / "A"
+    run(write_lines(tmp_path / "a.jsonl", [{"label": 1, "kind": 0}]), out)
+    for name, features in (
+        ("b", {"label": _label("x", "y")}),
+        ("c", {"label": _label("x", "y"), "kind": _label("z")}),
+    ):
+        pq.write_table(_table({"label": [0], "kind": [0]}, features), tmp_path / f"{name}.parquet")
+        assert run(tmp_path / f"{name}.parquet", out, append=True).warnings == ()
+    assert _names(out) == {"label": ["x", "y"], "kind": ["z"]}
+
+
 def test_names_survive_a_merge(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pq.write_table(_table({"label": [0]}, {"label": _label("x")}), tmp_path / f"{name}.parquet")

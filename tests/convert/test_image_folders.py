@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,84 @@ def test_metadata_describes_the_images(tmp_path: Path, kind: str) -> None:
     ]
 
 
+def _metadata_parquet(rows: list[dict[str, object]]) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    out = BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_metadata_may_name_several_images_of_a_row(tmp_path: Path, kind: str) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "file_name": "1.png",
+            "mask_file_name": "m/1.png",
+            "frame_file_names": ["f/1.jpg", "f/2.jpg"],
+            "original_file_name": "DSC_1.JPG",
+            "n": 1,
+        },
+        {
+            "file_name": "2.png",
+            "mask_file_name": None,
+            "frame_file_names": [],
+            "original_file_name": None,
+            "n": 2,
+        },
+    ]
+    if kind == "jsonl":
+        metadata = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    elif kind == "parquet":
+        metadata = _metadata_parquet(rows)
+    else:
+        text = ",".join(rows[0]) + "\n1.png,m/1.png,\"['f/1.jpg', 'f/2.jpg']\",DSC_1.JPG,1\n2.png,,,,2\n"
+        metadata = text.encode()
+    files = {name: picture(color=(n, 0, 0)) for n, name in enumerate(["1.png", "2.png", "m/1.png"])}
+    files |= {name: picture("JPEG", color=(n, 9, 0)) for n, name in enumerate(["f/1.jpg", "f/2.jpg"])}
+    root = _tree(tmp_path / "all", {**files, f"metadata.{kind}": metadata})
+    one, two = converted(root, tmp_path / "A")
+    assert (one["image"], one["image_path"]) == (files["1.png"], "1.png")
+    assert (one["mask"], one["mask_path"]) == ([files["m/1.png"]], ["m/1.png"])
+    assert one["frame"] == [files["f/1.jpg"], files["f/2.jpg"]]
+    assert one["original_file_name"] == "DSC_1.JPG"  # names no image of the folder
+    assert (two["image"], two["mask"], two["frame"]) == (files["2.png"], [], [])
+    assert run(root, tmp_path / "A").finished_before
+    renamed = converted(root, tmp_path / "B", rename=(("mask", "m"),), drop=("frame",))
+    assert (renamed[0]["m"], "frame" in renamed[0]) == ([files["m/1.png"]], False)
+
+
+def test_metadata_of_lists_alone_is_a_column_of_lists(tmp_path: Path) -> None:
+    metadata = (
+        b'{"file_names": ["1.png", "2.png"], "text": "two"}\n{"file_names": ["1.png"], "text": "one"}\n'
+    )
+    root = _tree(
+        tmp_path / "all", {"1.png": picture(), "2.png": picture(color=(9, 0, 0)), "metadata.jsonl": metadata}
+    )
+    assert [sample["images_path"] for sample in converted(root, tmp_path / "A")] == [
+        ["1.png", "2.png"],
+        ["1.png"],
+    ]
+
+
+def test_each_sub_folder_may_describe_its_images(tmp_path: Path) -> None:
+    row = b'{"file_name": "x.png", "n": %d}\n'
+    files = {f"{name}/x.png": picture(color=(n, 0, 0)) for n, name in enumerate(["a", "b"])}
+    rows = {f"{name}/metadata.jsonl": row % n for n, name in enumerate(["a", "b"])}
+    root = _tree(tmp_path / "all", {**files, **rows})
+    assert [(sample["image"], sample["n"]) for sample in converted(root, tmp_path / "A")] == [
+        (files["a/x.png"], 0),
+        (files["b/x.png"], 1),
+    ]
+    splits = {
+        name.replace("a/", "train/").replace("b/", "test/"): text for name, text in (files | rows).items()
+    }
+    with pytest.raises(
+        ConvertError, match=r"its folders test, train are splits; .*such as .*splits/test, or"
+    ):
+        run(_tree(tmp_path / "splits", splits), tmp_path / "B")
+
+
 def test_every_bad_image_is_named_with_its_path(tmp_path: Path) -> None:
     root = _tree(tmp_path / "pets", {"a/1.png": b"", "a/2.jpg": b"\xff\xd8\xffnope", "b/3.png": picture()})
     with pytest.raises(ConvertError) as caught:
@@ -94,7 +173,11 @@ def test_trees_that_can_be_read_in_two_ways_are_refused(tmp_path: Path, names: l
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ('{"name": "1.png"}\n', r"metadata\.jsonl: row 1 has no text under 'file_name'"),
+        ('{"name": "1.png"}\n', r"metadata\.jsonl: no row has a key 'file_name'.*--from jsonl"),
+        ('{"x_file_name": "no.png"}\n', r"'x_file_name' names no image of the folder"),
+        ('{"file_name": "1.png"}\n{"file_name": ""}\n', r"row 2 has nothing under 'file_name'"),
+        ('{"file_name": "1.png", "_file_name": "1.png"}\n', r"'file_name' and '_file_name' would both be"),
+        ('{"mask_file_name": "1.png", "mask": 1}\n', r"row 1 has a key 'mask'"),
         ('{"file_name": "1.png"\n', r"metadata\.jsonl:1: broken JSON"),
         (
             '{"file_name": "../1.png"}\n',

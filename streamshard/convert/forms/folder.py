@@ -3,14 +3,12 @@
 ``cat/1.jpg`` gives ``{"image": "cat/1.jpg", "class": "cat", "label": 0}``; labels number the folders that hold images,
 sorted by name. Where texts of the same names lie beside images (``cat/1.txt``, ``cat/1.caption``), they are ``"text"``,
 null for an image that has none; where JSON objects do (``cat/1.json``), their keys are those of the record. Where a
-``metadata.jsonl`` or ``metadata.csv`` with a key ``file_name`` lies in the folder, its rows are the records, and images
-that it does not name are left out.
+``metadata.jsonl``, ``.csv`` or ``.parquet`` lies in the folder, its rows are the records, see
+:mod:`streamshard.convert.forms.metadata`, and images that it does not name are left out.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from typing import Any
 
 import xxhash
 
+from streamshard.convert.forms.metadata import METADATA, Metadata
 from streamshard.convert.jsonl import BOM, parse_record
 from streamshard.convert.listing import Place
 from streamshard.convert.origins import IMAGE_SUFFIXES, Origin
@@ -27,7 +26,6 @@ from streamshard.convert.sources import LINES, Source
 from streamshard.errors import ConvertError
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
-_METADATA = ("metadata.jsonl", "metadata.csv")
 _TEXTS = (".txt", ".caption")
 _OBJECTS = (".json",)
 
@@ -39,7 +37,7 @@ def folder_origin(place: Place, shown: str) -> Origin:
         ConvertError: no images, or a folder for each split.
     """
     images = _images(place)
-    described = [name for name in _METADATA if name in place.top()]
+    described = [name for name in METADATA if name in place.top()]
     if not images:
         raise ConvertError(f"source {shown!r}: a folder without image files ({', '.join(IMAGE_SUFFIXES)})")
     tops = {name.partition("/")[0] for name in images if "/" in name}
@@ -63,11 +61,12 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
     """Write the records as lines.
 
     Raises:
-        ConvertError: a metadata file that is broken or lacks ``file_name``.
+        ConvertError: a metadata file that is broken or names no files.
     """
     place = Place(origin.location, storage_options)
-    described = next((name for name in _METADATA if name in place.top()), None)
-    records = _labelled(place) if described is None else _described(place, described)
+    described = next((name for name in METADATA if name in place.top()), None)
+    metadata = None if described is None else Metadata(place, described, set(_images(place)))
+    records = _labelled(place) if metadata is None else metadata.records()
     with target.open("w", encoding="ascii") as lines:
         for record in records:
             lines.write(json.dumps(record) + "\n")
@@ -83,6 +82,7 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
         LINES,
         unit,
         class_names={"label": classes} if classes else {},
+        image_keys=() if metadata is None else metadata.image_keys,
     )
 
 
@@ -145,37 +145,3 @@ def _object(place: Place, name: str, record: Mapping[str, Any]) -> dict[str, Any
             " these files, or, if each of them is a record that names its image, say --from jsonl"
         )
     return found
-
-
-def _described(place: Place, metadata: str) -> Iterator[dict[str, Any]]:
-    where = f"{place.name}/{metadata}"
-    for number, row in enumerate(_rows(place.read(metadata), metadata, where), 1):
-        name = row.pop("file_name", None)
-        if not isinstance(name, str) or not name:
-            raise ConvertError(f"{where}: row {number} has no text under 'file_name'")
-        if "image" in row:
-            raise ConvertError(
-                f"{where}: row {number} has a key 'image', which is the name of the image column"
-            )
-        yield {"image": name, **row}
-
-
-def _rows(content: bytes, metadata: str, where: str) -> Iterator[dict[str, Any]]:
-    if metadata.endswith(".jsonl"):
-        for line, text in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
-            if text.strip():
-                try:
-                    yield parse_record(text.strip())
-                except RecordProblem as problem:
-                    raise ConvertError(f"{where}:{line}: {problem}") from None
-        return
-    try:
-        table = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        for row in table:
-            if None in row or None in row.values():
-                raise ConvertError(
-                    f"{where}: line {table.line_num} has another number of values than the header"
-                )
-            yield dict(row)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ConvertError(f"{where}: {error}") from None
