@@ -1,9 +1,9 @@
 """Bringing an input into a form whose records can be read in any order, in the work directory where need be.
 
 Plain local JSONL and raw local MDS shards are read in place. A URL is fetched, ``.gz``, ``.bz2``, ``.zst`` and
-``.xz`` (told by their first bytes) are unpacked, a JSON array or a table of text is rewritten as one record a line, and
-columnar files become a spool of rows; each such copy lives in the work directory until the conversion is done, because
-shards are made in any order and need random access to records.
+``.xz`` (told by their first bytes) are unpacked, JSON in UTF-16 or UTF-32 becomes UTF-8, a JSON array or a table of
+text is rewritten as one record a line, and columnar files become a spool of rows; each such copy lives in the work
+directory until the conversion is done, because shards are made in any order and need random access to records.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from streamshard.convert.origins import RECIPE, ROWS, Origin
 from streamshard.convert.scan import Advance
 from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack
-from streamshard.errors import ConvertError
+from streamshard.convert.wide_text import HEAD_NBYTES, narrow, wide_encoding, wide_encoding_of
 from streamshard.storage.opening import is_local
 from streamshard.storage.store import sync_file
 
 _BLOCK = 1 << 20
-_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class StageTask(NamedTuple):
@@ -78,7 +77,7 @@ def stage_input(task: StageTask, advance: Advance) -> int:
     """Carry out a task, and list what was made; gives the number of sources.
 
     Raises:
-        ConvertError: compressed data that is cut or broken, UTF-16, a broken JSON array or table.
+        ConvertError: compressed data that is cut or broken, broken UTF-16, a broken JSON array or table.
         StorageError: a URL that cannot be read.
     """
     sources = _Staging(task, advance).run()
@@ -94,9 +93,10 @@ def in_place(origin: Origin) -> Source | None:
         return None
     path = Path(origin.location)
     with path.open("rb") as file:
-        if packing_of(file.read(8)) is not None:
+        head = file.read(8)
+        if packing_of(head) is not None or wide_encoding(head[:HEAD_NBYTES]) is not None:
             return None
-    if first_character(path, origin.name) == "[":
+    if first_character(path) == "[":
         return None
     return Source(origin.name, str(path), origin.nbytes, origin.image_folder)
 
@@ -148,7 +148,7 @@ class _Staging:
         self._advance(nbytes, 0)
 
     def _plain_file(self) -> tuple[Path, bool]:
-        """The input as a local, uncompressed file, and whether it is ours."""
+        """The input as a local, uncompressed file, JSON in UTF-8, and whether it is ours."""
         origin, task = self._origin, self._task
         path, temporary = local_copy(task)
         with path.open("rb") as file:
@@ -158,7 +158,14 @@ class _Staging:
             unpack(path, unpacked, packing, origin.name, self._read)
             if temporary:
                 path.unlink()
-            return unpacked, True
+            path, temporary = unpacked, True
+        encoding = wide_encoding_of(path) if origin.kind == "jsonl" else None
+        if encoding is not None:
+            plain = self._directory / f"{task.stem}.utf8"
+            narrow(path, plain, encoding, origin.name, self._read)
+            if temporary:
+                path.unlink()
+            path, temporary = plain, True
         return path, temporary
 
     def _of_file(self, path: Path, temporary: bool) -> list[Source]:
@@ -179,7 +186,7 @@ class _Staging:
             lines = self._directory / f"{task.stem}.lines"
             tar_to_lines(path, lines, origin.name, self._read)
             return [self._lines(lines, kind=TAR, unit="sample", aside=str(path))]
-        first = first_character(path, origin.name)
+        first = first_character(path)
         if origin.detail:
             from streamshard.convert.json_members import members_to_lines
 
@@ -201,24 +208,10 @@ class _Staging:
         return Source(self._origin.name, str(path), path.stat().st_size, self._origin.image_folder, **more)
 
 
-def first_character(path: Path, name: str) -> str:
-    """The first character of a text that is not white space; ``""`` where there is none.
-
-    Raises:
-        ConvertError: UTF-16 or UTF-32.
-    """
+def first_character(path: Path) -> str:
+    """The first character of a UTF-8 text that is not white space; ``""`` where there is none."""
     with path.open("rb") as file:
         head = file.read(_BLOCK)
-        if head.startswith(_WIDE_BOMS):
-            raise ConvertError(
-                f"source {name!r}: starts with a UTF-16 or UTF-32 byte order mark; convert it to UTF-8"
-                " (iconv -f UTF-16 -t UTF-8)"
-            )
-        if head[:2].strip(b"\0") in (b"{", b"[") and b"\0" in head[:2]:
-            raise ConvertError(
-                f"source {name!r}: UTF-16 or UTF-32 without a byte order mark; convert it to UTF-8"
-                " (iconv -f UTF-16LE -t UTF-8, or UTF-16BE)"
-            )
         head = head.removeprefix(BOM)
         while head:
             text = head.lstrip()

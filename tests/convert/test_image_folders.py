@@ -50,8 +50,9 @@ def test_a_flat_folder_is_images_alone(tmp_path: Path) -> None:
     assert [sample["image_path"] for sample in converted(root, tmp_path / "A")] == ["a.webp", "b.png"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
-def test_metadata_describes_the_images(tmp_path: Path, kind: str) -> None:
+def test_metadata_describes_the_images(tmp_path: Path, kind: str, encoding: str) -> None:
     rows = [{"file_name": "x/2.png", "text": "two"}, {"file_name": "1.png", "text": "one, uno"}]
     metadata = (
         "".join(json.dumps(row) + "\n" for row in rows)
@@ -60,7 +61,12 @@ def test_metadata_describes_the_images(tmp_path: Path, kind: str) -> None:
     )
     root = _tree(
         tmp_path / "all",
-        {"1.png": picture(), "x/2.png": picture(), "3.png": picture(), f"metadata.{kind}": metadata.encode()},
+        {
+            "1.png": picture(),
+            "x/2.png": picture(),
+            "3.png": picture(),
+            f"metadata.{kind}": metadata.encode(encoding),
+        },
     )
     samples = converted(root, tmp_path / "A")
     assert [(sample["image_path"], sample["text"]) for sample in samples] == [

@@ -273,9 +273,30 @@ def test_skipping_everything_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "A" / "index.json").exists()
 
 
-def test_utf16_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConvertError, match="UTF-16"):
-        run(_raw(tmp_path / "a.jsonl", '{"id":1}\n'.encode("utf-16")), tmp_path / "A")
+_LINES = '{"id": 1, "t": "é"}\n{"id": 2, "t": "\U0001f600"}\n'
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("form", ["lines", "array", "packed"])
+def test_utf16_and_utf32_are_read_with_and_without_a_mark(tmp_path: Path, encoding: str, form: str) -> None:
+    text = f"[{_LINES.strip().replace(chr(10), ',')}]" if form == "array" else _LINES.replace("\n", "\r\n")
+    content = text.encode(encoding)
+    source = _raw(tmp_path / "a.jsonl", gzip.compress(content) if form == "packed" else content)
+    assert [sample["t"] for sample in converted(source, tmp_path / "A")] == ["é", "\U0001f600"]
+    assert run(source, tmp_path / "A").finished_before
+
+
+def test_broken_utf16_is_named_with_its_line_and_a_bad_line_too(tmp_path: Path) -> None:
+    cut = (_LINES * 100_000).encode("utf-16")[:-3]
+    with pytest.raises(
+        ConvertError, match=r"a\.jsonl.*: line 200000: not UTF-16, as which it begins: .*the file was cut"
+    ):
+        run(_raw(tmp_path / "a.jsonl", cut), tmp_path / "A")
+    with pytest.raises(ConvertError, match=r"a\.jsonl:3: broken JSON"):
+        run(_raw(tmp_path / "a.jsonl", f"{_LINES}nope\n".encode("utf-16")), tmp_path / "A")
+    # Zeros alone make no UTF-32 of it.
+    with pytest.raises(ConvertError, match=r"a\.jsonl:1: broken JSON"):
+        run(_raw(tmp_path / "a.jsonl", b"\0\0\0\1\n"), tmp_path / "A")
 
 
 def test_a_source_that_is_not_there_is_named_and_nothing_is_made(tmp_path: Path) -> None:

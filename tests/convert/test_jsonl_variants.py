@@ -70,9 +70,6 @@ REFUSED = {
     "nul": (LINES + b"\0" * 600, "in.jsonl:3: broken JSON"),
     "control": (b'{"t": "a\tb"}\n', "in.jsonl:1: .*Invalid control character"),
     "latin-1": (LINES.decode().encode("latin-1"), "in.jsonl:1: byte 17 of the line is not UTF-8"),
-    "utf-16": (LINES.decode().encode("utf-16"), "UTF-16 or UTF-32 byte order mark; convert it to UTF-8"),
-    "utf-16-unmarked": (LINES.decode().encode("utf-16-le"), "without a byte order mark.*iconv -f UTF-16LE"),
-    "utf-16-be-unmarked": (LINES.decode().encode("utf-16-be"), "without a byte order mark"),
     "plain-text": (
         b"a photo of a cat\n",
         "in.jsonl:1: .*expected an object, and the line is 'a photo of a cat'",

@@ -23,6 +23,7 @@ from streamshard.convert.listing import Place
 from streamshard.convert.origins import IMAGE_SUFFIXES, Origin
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.sources import LINES, Source
+from streamshard.convert.wide_text import narrowed
 from streamshard.errors import ConvertError
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
@@ -127,7 +128,7 @@ def _beside(place: Place, images: Sequence[str], endings: tuple[str, ...]) -> di
 
 def _text(place: Place, name: str) -> str:
     try:
-        return place.read(name).decode("utf-8-sig").rstrip("\r\n")
+        return narrowed(place.read(name), f"{place.name}/{name}").decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ConvertError(f"{place.name}/{name}: not UTF-8: {error.reason}; convert it to UTF-8") from None
 
@@ -135,7 +136,7 @@ def _text(place: Place, name: str) -> str:
 def _object(place: Place, name: str, record: Mapping[str, Any]) -> dict[str, Any]:
     where = f"{place.name}/{name}"
     try:
-        found = parse_record(place.read(name).removeprefix(BOM))
+        found = parse_record(narrowed(place.read(name), where).removeprefix(BOM))
     except RecordProblem as problem:
         raise ConvertError(f"{where}: {problem}") from None
     twice = sorted(found.keys() & record.keys())

@@ -16,6 +16,7 @@ from streamshard.convert.jsonl import BOM, parse_record
 from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.listing import Place
 from streamshard.convert.problems import RecordProblem
+from streamshard.convert.wide_text import narrowed
 from streamshard.errors import ConvertError
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
@@ -97,7 +98,7 @@ class Metadata:
         if self._name.endswith(".parquet"):
             yield from self._rows_of_table()
         elif self._name.endswith(".jsonl"):
-            content = self._place.read(self._name)
+            content = narrowed(self._place.read(self._name), self._where)
             for line, text in enumerate(content.removeprefix(BOM).split(b"\n"), 1):
                 if text.strip():
                     try:
@@ -105,7 +106,7 @@ class Metadata:
                     except RecordProblem as problem:
                         raise ConvertError(f"{self._where}:{line}: {problem}") from None
         else:
-            yield from self._rows_of_text(self._place.read(self._name))
+            yield from self._rows_of_text(narrowed(self._place.read(self._name), self._where))
 
     def _rows_of_text(self, content: bytes) -> Iterator[dict[str, Any]]:
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from streamshard.convert.problems import shorten
+from streamshard.convert.wide_text import HEAD_NBYTES, marked_encoding
 from streamshard.errors import ConvertError
 
 _BLOCK = 1 << 20
@@ -116,9 +117,9 @@ def _column_names(header: list[str], name: str) -> list[str]:
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8, unless a byte order mark says UTF-16, as Excel's "Unicode text" has it."""
+    """UTF-8, unless a byte order mark says UTF-16, as Excel's "Unicode text" has it, or UTF-32."""
     with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        return marked_encoding(file.read(HEAD_NBYTES)) or "utf-8-sig"
 
 
 def _separator(path: Path, encoding: str) -> tuple[str, bool]:
