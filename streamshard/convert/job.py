@@ -172,7 +172,7 @@ class _Job:
             columns = base.columns or {}
             base.check_kinds((name for name, _ in self._options.costs), self._options.sample_hash)
         except ValueError as error:
-            raise ConvertError(self._with_options_of_base(str(error))) from error
+            raise ConvertError(self._with_options_of(base, str(error))) from error
         self._options = replace(self._options, like=tuple(sorted(columns.items())))
 
     def _finished_before(self) -> Summary | None:
@@ -243,11 +243,13 @@ class _Job:
             scanned = self._scan_all(workers) if self._scanned is None else self._scanned()
             return make_plan(self._journal.directory, scanned, self._options, self._base)
         except ConvertError as error:
-            raise ConvertError(self._with_options_of_base(str(error))) from error
+            if self._base is None:
+                raise
+            raise ConvertError(self._with_options_of(self._base, str(error))) from error
 
-    def _with_options_of_base(self, text: str) -> str:
+    def _with_options_of(self, base: Base, text: str) -> str:
         """The text of an error, and the options of the dataset that is added to, if this run has others."""
-        said = "" if self._base is None else unlike_options(self._base, self._options)
+        said = unlike_options(base, self._options)
         return f"{text}\n{said}" if said else text
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -175,6 +176,53 @@ def test_tensors_of_fixed_shape_keep_it(tmp_path: Path) -> None:
     holes = pa.ExtensionArray.from_storage(plain, pa.array([list(range(6)), None], pa.list_(pa.float32(), 6)))
     pq.write_table(pa.table({"x": holes}), tmp_path / "b.parquet")
     assert run(tmp_path / "b.parquet", tmp_path / "B").columns == {"x": "json"}
+
+
+def _features(**shapes: Any) -> dict[str, str]:
+    named = {name: {"shape": shape, "_type": "Array2D"} for name, shape in shapes.items()}
+    return {"huggingface": json.dumps({"info": {"features": named}})}
+
+
+def test_nested_lists_whose_shape_is_said_are_arrays(tmp_path: Path) -> None:
+    pairs = pa.list_(pa.list_(pa.int16()))
+    columns = {
+        "fixed": pa.array([[[1, 2, 3], [4, 5, 6]]] * 2, pa.list_(pa.list_(pa.float32(), 3), 2)),
+        "said": pa.array([[[1, 2], [3, 4], [5, 6]]] * 2, pairs),
+        "rows": pa.array([[[1, 2]], [[3, 4], [5, 6]]], pairs),
+        # All that is no array of a known shape stays JSON.
+        "plain": pa.array([[[1, 2], [3, 4]]] * 2, pairs),
+        "null": pa.array([[[1, 2]], None], pairs),
+        "hole": pa.array([[[1, None]], [[1, 2]]], pairs),
+        "ragged": pa.array([[[1, 2]], [[3]]], pairs),
+        "flat": pa.array([[1, 2], [3, 4]], pa.list_(pa.int16())),
+        "flags": pa.array([[[True, False]]] * 2, pa.list_(pa.list_(pa.bool_()))),
+    }
+    shapes = {"said": [3, 2], "rows": [None, 2]}
+    shapes |= {key: [1, 2] for key in ["null", "hole", "ragged", "flat", "flags"]}
+    table = pa.table(columns).replace_schema_metadata(_features(**shapes))
+    pq.write_table(table, tmp_path / "a.parquet")
+    summary = run(tmp_path / "a.parquet", tmp_path / "A")
+    assert summary.columns == {
+        "fixed": "ndarray:float32:2,3",
+        "said": "ndarray:int16:3,2",
+        "rows": "ndarray:int16",
+        "flat": "ndarray:int16",
+        **dict.fromkeys(["plain", "null", "hole", "ragged", "flags"], "json"),
+    }
+    for row, sample in zip(table.to_pylist(), LocalDataset(str(tmp_path / "A")), strict=True):
+        assert {
+            key: value if value is None else np.array(value).tolist() for key, value in sample.items()
+        } == row
+
+
+@pytest.mark.parametrize(
+    "shape", [None, 3, [], [2], ["2", 2], [2, None], [2, -1], [True, 2], [1 << 70, 2], [1] * 40]
+)
+def test_a_shape_that_is_none_says_nothing(tmp_path: Path, shape: Any) -> None:
+    table = pa.table({"x": [[[1, 2], [3, 4]]]}).replace_schema_metadata(_features(x=shape))
+    typing = BatchTyping()
+    (values,) = typing.columns(table.to_batches()[0])
+    assert (values, typing.declared()) == ([[[1, 2], [3, 4]]], {})
 
 
 def test_image_files_in_a_binary_column_are_found_by_content(tmp_path: Path) -> None:

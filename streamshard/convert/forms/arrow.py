@@ -1,8 +1,9 @@
 """Parquet and Arrow files as input: rows decoded once, batch by batch, into a spool.
 
-What has an exact MDS encoding keeps it: integers and floats of their width, lists of numbers as arrays. Text and binary
-stay; times and decimals become text; all else (booleans, structs, nested lists) becomes JSON. A column with nulls
-becomes JSON, too, whatever its type, and binary that is null is stored as no bytes.
+What has an exact MDS encoding keeps it: integers and floats of their width, lists of numbers as arrays, and lists of
+lists whose shape is said, too. Text and binary stay; times and decimals become text; all else (booleans, structs,
+other nested lists) becomes JSON. A column with nulls becomes JSON, too, whatever its type, and binary that is null is
+stored as no bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamshard.convert.class_names import ClassNames, names_in_schema
+from streamshard.convert.forms.nested_lists import (
+    Shape,
+    fixed_sizes,
+    shape_of_type,
+    shaped_arrays,
+    shapes_in_schema,
+)
 from streamshard.convert.forms.packed import PackedForm, Spool
 from streamshard.convert.sources import PACKED, Source
 from streamshard.errors import ConvertError, MissingDependencyError
@@ -188,6 +196,7 @@ class BatchTyping:
         self._pa = pa = _pyarrow()
         self._encodings: dict[str, str | None] = {}
         self.class_names: ClassNames = {}
+        self._shapes: dict[str, Shape] = {}
         self._is_scalar = {
             pa.int8(): "int8", pa.int16(): "int16", pa.int32(): "int32", pa.int64(): "int",
             pa.uint8(): "uint8", pa.uint16(): "uint16", pa.uint32(): "uint32", pa.uint64(): "uint64",
@@ -201,15 +210,30 @@ class BatchTyping:
         found = []
         if not self._encodings:
             self.class_names = names_in_schema(batch.schema.metadata)
+            self._shapes = shapes_in_schema(batch.schema.metadata)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
-                values, encoding = self._values(column)
+                values, encoding = self._shaped(column, self._shapes.get(name)) or self._values(column)
             except ValueError as error:  # times that Python cannot hold, inside views and dictionaries
                 raise ConvertError(f"column {name!r}: {error}") from None
             if self._encodings.setdefault(name, encoding) != encoding:
                 self._encodings[name] = None
             found.append(values)
         return found
+
+    def _shaped(self, column: Any, shape: Shape | None) -> tuple[Sequence[Any], str] | None:
+        """A column of nested lists that have a shape."""
+        pa = self._pa
+        if isinstance(column, pa.ExtensionArray):
+            if isinstance(column.type, pa.FixedShapeTensorType):
+                return None
+            column = column.storage
+        shape = shape or shape_of_type(pa.types, column.type)
+        found = None if shape is None else shaped_arrays(pa, column, shape)
+        number = None if found is None else self._is_scalar.get(found[1])
+        if shape is None or found is None or number is None:
+            return None
+        return found[0], f"ndarray:{'int64' if number == 'int' else number}{fixed_sizes(shape)}"
 
     def _values(self, column: Any) -> tuple[Sequence[Any], str | None]:
         """The values of one column of a batch, and the encoding that holds them if all values are like these."""
