@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
@@ -91,15 +91,19 @@ class KeyTally:
         self.json_nbytes.extend(nothing)
         self.utf8_nbytes.extend(nothing)
 
-    def add_all(self, rows: range, values: list[Any]) -> None:
-        """Add the values of some rows; all at once where they are plain text, or lists of objects, as chats are."""
+    def add_all(self, rows: range, values: list[Any]) -> list[str] | None:
+        """Add the values of some rows; all at once where they are plain text, or lists of objects, as chats are.
+
+        Gives the values as JSON where they had to be made that.
+        """
+        texts = None
         kinds = set(map(type, values))
         if kinds == {str} and all(map(str.isascii, values)):
             kind, json_nbytes = STR, list(map(len, map(encode_basestring_ascii, values)))
             utf8_nbytes = list(map(len, values))
         elif kinds == {list} and all(values) and {type(value[0]) for value in values} == {dict}:
-            kind, json_nbytes = OTHER, list(map(len, map(json_text, values)))
-            utf8_nbytes = [0] * len(values)
+            texts = list(map(json_text, values))
+            kind, json_nbytes, utf8_nbytes = OTHER, list(map(len, texts)), [0] * len(values)
         else:
             kind, json_nbytes, utf8_nbytes = 0, [], []
         if kind and max(json_nbytes) <= _LONGEST:
@@ -107,9 +111,10 @@ class KeyTally:
             self.rows.extend(rows)
             self.json_nbytes.extend(json_nbytes)
             self.utf8_nbytes.extend(utf8_nbytes)
-            return
+            return texts
         for row, value in zip(rows, values, strict=True):
             self.add(row, value)
+        return texts
 
     def _append(self, row: int, json_nbytes: int, utf8_nbytes: int) -> None:
         if json_nbytes > _LONGEST:
@@ -176,7 +181,7 @@ class ColumnPlan(NamedTuple):
     images: tuple[ImageColumn, ...]
     rest: str | None = None
     rest_keys: frozenset[str] = frozenset()
-    declared: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, str] = {}
 
     def encodings(self) -> dict[str, str]:
         """Column name → encoding, for ``Schema.from_columns``."""

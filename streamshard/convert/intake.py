@@ -36,7 +36,7 @@ class Scanned(NamedTuple):
 
 
 class Intake:
-    """Stages and scans the inputs of a job."""
+    """Stages and scans the inputs of a job; ``makes_ready``: see :mod:`~streamshard.convert.ready`."""
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class Intake:
         workers: Engine,
         progress: Progress,
         images: ImageSettings,
+        *,
+        makes_ready: bool = False,
     ) -> None:
         self._origins = origins
         self._options = options
@@ -53,6 +55,7 @@ class Intake:
         self._workers = workers
         self._progress = progress
         self._images = images
+        self._makes_ready = makes_ready and not options.costs and images.resizing is None
 
     def scanned(self) -> Scanned:
         """Stage and scan all inputs.
@@ -145,6 +148,7 @@ class Intake:
             options.check,
             self._images,
             options.costs,
+            self._makes_ready,
         )
 
 

@@ -114,8 +114,10 @@ class _Job:
         self._origins: list[Origin] = []
         self._scanned = scanned
         self._base: Base | None = None
+        self._writes = True
 
     def dry_run(self) -> Summary:
+        self._writes = False
         self._look_up()
         self._open_base()
         with self._engine(writes=False) as workers:
@@ -222,7 +224,7 @@ class _Job:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            "version": f"{__version__} 1",
+            "version": f"{__version__} 2",
             "scan": {
                 "sources": [origin.fingerprint() for origin in self._origins],
                 **self._options.scan_key(),
@@ -235,7 +237,14 @@ class _Job:
 
     def _scan_all(self, workers: Engine) -> Scanned:
         return Intake(
-            self._origins, self._options, self._journal, workers, self._progress, self._images
+            self._origins,
+            self._options,
+            self._journal,
+            workers,
+            self._progress,
+            self._images,
+            # Nodes of a cluster do not share the folder of the scan, and a dry run makes no shards.
+            makes_ready=self._writes and self._options.engine == "local",
         ).scanned()
 
     def _planned(self, workers: Engine) -> Plan:

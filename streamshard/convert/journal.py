@@ -5,7 +5,7 @@ job.json      inputs and options that the work belongs to
 replaced.json files of an older dataset that go when the new one is published
 sources/      inputs that had to be fetched, unpacked or rewritten
 scan/         findings of scanned chunks
-plan.json, rows, begins.npy
+plan.json, rows, begins.npy, samples
 done/         one record for each published shard, written after the shard has its final name
 built/        shards being made
 """
@@ -120,7 +120,7 @@ class Journal:
     def forget(self, *, scan: bool) -> None:
         """Drop the plan and the records of shards, with ``scan`` also the scan; remember the shards as orphans."""
         self.replace_later(name for done in self.done().values() for name in done.basenames)
-        for name in ("plan.json", "rows", "rows.scanned", "begins.npy"):
+        for name in ("plan.json", "rows", "rows.scanned", "begins.npy", "samples"):
             (self.directory / name).unlink(missing_ok=True)
         for name in ("done", "built", *(("scan", "sources") if scan else ())):
             shutil.rmtree(self.directory / name, ignore_errors=True)

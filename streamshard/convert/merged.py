@@ -34,6 +34,7 @@ from streamshard.convert.finished import JobDigests
 from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.problems import LISTED, TOO_LARGE, PlacedProblem, Problem, counts_text
+from streamshard.convert.ready import ReadyHeading, join_ready, ready_path
 from streamshard.convert.references import KNOWN_IMAGE_KEYS
 from streamshard.convert.rejected import RejectedList
 from streamshard.convert.rows import ROW, sync_file
@@ -72,6 +73,7 @@ class MergedScan:
         self._num_texts = 0
         self._class_names: ClassNames = {}
         self._digests = JobDigests(0)
+        self._ready: list[tuple[Path, ReadyHeading]] | None = []
 
     def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
         """Source number, number of lines before the chunk, chunk: in input order."""
@@ -106,6 +108,10 @@ class MergedScan:
             self.rejected.add(placed)
             self.problems += placed[: max(0, room)]
             if chunk.num_records:
+                if chunk.ready is None:
+                    self._ready = None
+                elif self._ready is not None:
+                    self._ready.append((ready_path(chunk.path), chunk.ready))
                 self.findings.runs.join(chunk.runs, is_first=not records_seen)
                 records_seen += chunk.num_records
             self.findings.add_tags(source, lines, chunk.tags)
@@ -260,12 +266,30 @@ class MergedScan:
                     continue  # a cost goes by the names of the input
                 raise ConvertError(f"--cost {name}={key}: no record has that key; there are: {known}")
 
-    def write_rows(self, path: Path, columns: ColumnPlan, largest: int) -> tuple[int, int]:
+    def join_ready(self, columns: ColumnPlan, target: Path) -> bool:
+        """Put the samples that the scan has made ready into one file, if it has made all of them, as they will be."""
+        chunks = self._ready
+        return (
+            chunks is not None
+            and all(heading.fits(columns) for _, heading in chunks)
+            and join_ready(chunks, target)
+        )
+
+    def remove_ready(self) -> None:
+        """Remove what :meth:`join_ready` has joined."""
+        for path, _ in self._ready or ():
+            path.unlink(missing_ok=True)
+
+    def write_rows(
+        self, path: Path, columns: ColumnPlan, largest: int, *, ready: bool = False
+    ) -> tuple[int, int]:
         """Write the rows of all records in input order; gives their number and the sum of their sizes.
+
+        ``ready``: rows tell where records lie in the file that :meth:`join_ready` has made.
 
         Records that no shard can hold become problems.
         """
-        num_samples = payload_nbytes = 0
+        num_samples = payload_nbytes = ready_nbytes = 0
         self._digests = JobDigests(self._num_texts)
         with path.open("wb") as file:
             for number, lines, chunk in self._saved():
@@ -276,8 +300,14 @@ class MergedScan:
                 self.findings.add_ids(chunk.array("id_hashes"))
                 rows = np.zeros(chunk.num_records, ROW)
                 rows["source"] = number
-                rows["offset"] = chunk.array("offsets")
-                rows["line_nbytes"] = chunk.array("line_nbytes")
+                if ready:
+                    ends = ready_nbytes + np.cumsum(chunk.array("ready_nbytes"), dtype=np.int64)
+                    rows["line_nbytes"] = chunk.array("ready_nbytes")
+                    rows["offset"] = ends - chunk.array("ready_nbytes")
+                    ready_nbytes = int(ends[-1]) if len(ends) else ready_nbytes
+                else:
+                    rows["offset"] = chunk.array("offsets")
+                    rows["line_nbytes"] = chunk.array("line_nbytes")
                 rows["sample_nbytes"] = nbytes
                 rows["image_hash"] = chunk.array("image_hashes")
                 if len(nbytes) and nbytes.max() > largest:

@@ -29,6 +29,7 @@ from streamshard.convert.problems import (
     REJECTED_BASENAME,
     PlacedProblem,
 )
+from streamshard.convert.ready import READY_BASENAME
 from streamshard.convert.rows import blocks_of_rows, open_rows, permutation, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.splits import keep_part
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole conversion, decided. ``begins`` is int64[num_shards + 1], the first output row of each shard."""
+    """A whole conversion, decided. ``begins`` is int64[num_shards + 1], the first output row of each shard.
+
+    ``ready``: rows tell where in the file of ready samples a record lies (see :mod:`~streamshard.convert.ready`), and
+    not where in its source.
+    """
 
     directory: Path
     columns: ColumnPlan
@@ -55,6 +60,7 @@ class Plan:
     skipped: Counter[str]
     skips: tuple[PlacedProblem, ...]
     payload_nbytes: int
+    ready: bool = False
 
     @property
     def num_shards(self) -> int:
@@ -66,7 +72,14 @@ class Plan:
 
     def has_sources(self) -> bool:
         """Whether all files that the plan reads are there."""
-        return all(Path(source.path).exists() for source in self.sources)
+        return all(Path(source.path).exists() for source in self.sources) and (
+            not self.ready or self.ready_path.exists()
+        )
+
+    @property
+    def ready_path(self) -> Path:
+        """The file of ready samples."""
+        return self.directory / READY_BASENAME
 
     def schema(self) -> Schema:
         return Schema.from_columns(self.columns.encodings())
@@ -92,6 +105,7 @@ class Plan:
             "skipped": self.skipped,
             "skips": [skip.to_json() for skip in self.skips],
             "payload_nbytes": self.payload_nbytes,
+            "ready": self.ready,
         }
         part = self.directory / "plan.json.part"
         with part.open("wb") as file:
@@ -117,6 +131,7 @@ class Plan:
             Counter(shown["skipped"]),
             tuple(PlacedProblem.from_json(skip) for skip in shown["skips"]),
             shown["payload_nbytes"],
+            shown["ready"],
         )
 
 
@@ -175,7 +190,10 @@ def _planned(
         schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
     )
     unordered = directory / "rows.scanned"
-    num_samples, payload_nbytes = found.write_rows(unordered, columns, MAX_SHARD_NBYTES - len(config) - 12)
+    ready = found.join_ready(columns, directory / READY_BASENAME)
+    num_samples, payload_nbytes = found.write_rows(
+        unordered, columns, MAX_SHARD_NBYTES - len(config) - 12, ready=ready
+    )
     found.refuse_problems()
     if not num_samples:
         raise ConvertError(found.nothing_text())
@@ -204,8 +222,11 @@ def _planned(
         found.problem_counts,
         tuple(found.problems[:LISTED_SKIPS]),
         payload_nbytes,
+        ready,
     )
     plan.save()
+    if options.part is None:  # else others are made of them, too
+        found.remove_ready()
     return plan
 
 

@@ -45,11 +45,15 @@ class Pending:
 
 
 class RecordTally:
-    """Adds records to a :class:`~streamshard.convert.tally.ChunkTally`; call :meth:`flush` at the end."""
+    """Adds records to a :class:`~streamshard.convert.tally.ChunkTally`; call :meth:`flush` at the end.
 
-    def __init__(self, tally: ChunkTally, shaping: Shaping) -> None:
+    ``makes_ready``: samples are made as well, where that can be (see :mod:`~streamshard.convert.ready`).
+    """
+
+    def __init__(self, tally: ChunkTally, shaping: Shaping, *, makes_ready: bool = False) -> None:
         self._tally = tally
         self._shaping = shaping
+        self._makes_ready = makes_ready and not shaping.declared and not shaping.file_keys
         self._waiting: list[Pending] = []
         self._waiting_nbytes = 0
         # Images that pass as they are stored are no references, and marks in the text may stand for them.
@@ -85,7 +89,7 @@ class RecordTally:
             tally.runs.look(
                 {key: value for key, value in shaped.values.items() if key not in shaped.references}
             )
-        self._add_values(rows, records)
+        columns, texts = self._add_values(rows, records)
         if self._shaping.looks_for_files:
             for record in records[: max(0, _LOOKED_AT - rows[0])]:
                 tally.file_like.update(file_like_keys(record.shaped.values, record.shaped.references))
@@ -100,8 +104,17 @@ class RecordTally:
                 self._add_tags(record)
         for record in records if self._shaping.file_keys else ():
             tally.files.update(record.shaped.found.files)
-        if self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
-            self._add_images(rows, records)
+        key = self._only_key(records)
+        if key is not None:
+            self._add_single(rows, records, key)
+        elif self._shaping.image_keys != NO_IMAGES or self._shaping.file_keys:
+            for row, record in zip(rows, records, strict=True):
+                if record.images:
+                    self._add_lists(row, record)
+        if self._makes_ready and key is not None and columns is not None:
+            tally.ready.add(records, key, columns, texts)
+        else:
+            tally.ready.give_up()
 
     def _add_id(self, values: dict[str, Any]) -> None:
         record_id = values.get("id", values.get("__key__"))
@@ -112,26 +125,37 @@ class RecordTally:
                 shown = record_id if type(record_id) is bytes else json_text(record_id).encode()
             self._tally.id_hashes.append(xxhash.xxh64_intdigest(shown))
 
-    def _add_values(self, rows: range, records: Sequence[Pending]) -> None:
-        """Add the sizes of all values."""
+    def _add_values(
+        self, rows: range, records: Sequence[Pending]
+    ) -> tuple[dict[str, list[Any]] | None, dict[str, list[str]]]:
+        """Add the sizes of all values.
+
+        Gives the values by columns, but for images and where not all records have all of them, and as JSON those that
+        had to be made that.
+        """
         values = [record.shaped.values for record in records]
+        texts: dict[str, list[str]] = {}
         names = values[0].keys()
         if not all(more.keys() == names for more in values):
             for row, record in zip(rows, records, strict=True):
                 for key, value in record.shaped.values.items():
                     self._add_value(row, key, value, record)
-            return
+            return None, texts
         declared = self._shaping.declared
         references = [record.shaped.references for record in records]
+        columns: dict[str, list[Any]] = {}
         for key in names:
             holding = sum([key in held for held in references])
             if holding == len(records):
                 self._key(key).add_images(rows)
-            elif holding or key in declared:
-                for row, record in zip(rows, records, strict=True):
-                    self._add_value(row, key, record.shaped.values[key], record)
-            else:
-                self._key(key).add_all(rows, [more[key] for more in values])
+                continue
+            columns[key] = column = [more[key] for more in values]
+            if holding or key in declared:
+                for row, value, record in zip(rows, column, records, strict=True):
+                    self._add_value(row, key, value, record)
+            elif made := self._key(key).add_all(rows, column):
+                texts[key] = made
+        return columns, texts
 
     def _add_value(self, row: int, key: str, value: Any, record: Pending) -> None:
         sizes = self._key(key)
@@ -148,28 +172,29 @@ class RecordTally:
             sizes = self._tally.keys[key] = KeyTally()
         return sizes
 
-    def _add_images(self, rows: range, records: Sequence[Pending]) -> None:
-        """Add the images of all records."""
+    @staticmethod
+    def _only_key(records: Sequence[Pending]) -> str | None:
+        """The key under which each of the records has one image, which is the usual case."""
         key = next(iter(records[0].shaped.references), None)
-        if key is not None and all(
+        if key is None or not all(
             len(record.images) == 1 and key in record.shaped.references for record in records
         ):
-            # The usual case: one image each, under one key.
-            images = [record.images[0] for record in records]
-            kept = kept_references([record.located[0] for record in records])
-            sums = self._images(key)
-            sums.rows.extend(rows)
-            sums.counts.extend([1] * len(records))
-            sums.payload_nbytes.extend([image.nbytes for image in images])
-            sums.path_nbytes.extend([len(name.encode()) for name in kept])
-            sums.path_json_nbytes.extend([len(encode_basestring_ascii(name)) + 2 for name in kept])
-            sums.named += sum(map(bool, kept))
-            sums.formats.update([image.facts.format for image in images])
-            sums.animated += sum([image.facts.animated for image in images])
-            return
-        for row, record in zip(rows, records, strict=True):
-            if record.images:
-                self._add_lists(row, record)
+            return None
+        return key
+
+    def _add_single(self, rows: range, records: Sequence[Pending], key: str) -> None:
+        """Add the images of records that have one each, under one key."""
+        images = [record.images[0] for record in records]
+        kept = kept_references([record.located[0] for record in records])
+        sums = self._images(key)
+        sums.rows.extend(rows)
+        sums.counts.extend([1] * len(records))
+        sums.payload_nbytes.extend([image.nbytes for image in images])
+        sums.path_nbytes.extend([len(name.encode()) for name in kept])
+        sums.path_json_nbytes.extend([len(encode_basestring_ascii(name)) + 2 for name in kept])
+        sums.named += sum(map(bool, kept))
+        sums.formats.update([image.facts.format for image in images])
+        sums.animated += sum([image.facts.animated for image in images])
 
     def _add_lists(self, row: int, record: Pending) -> None:
         begin = 0

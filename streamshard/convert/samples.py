@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from streamshard.storage.descriptors import most_open_files
 _BLOCK_NBYTES = 1 << 19
 # Lines that follow one another are read together up to this many bytes.
 _SPAN_NBYTES = 1 << 23
+
+_AnyRecord = TypeVar("_AnyRecord")
 
 
 class _Opened(NamedTuple):
@@ -103,18 +105,7 @@ class ShardSamples:
         Raises:
             ConvertError: the input is no longer what was planned, or cannot be read.
         """
-        memory = np.empty(_BLOCK_NBYTES, np.uint8).data
-        end = count = 0
-        for record in self._records():
-            nbytes = self._planned[record.place][0]
-            if count and end + nbytes > _BLOCK_NBYTES:
-                yield memory[:end], count
-                end = count = 0
-            if nbytes > len(memory):
-                memory = np.empty(nbytes, np.uint8).data
-            end = self._lay(record, memory, end)
-            count += 1
-        yield memory[:end], count
+        return in_blocks(self._records(), self.sizes.tolist(), self._lay)
 
     def _records(self) -> Iterator[_Record]:
         """The records in order; with those whose images come over a network, later ones are on their way already."""
@@ -146,7 +137,7 @@ class ShardSamples:
         try:
             begin = 0
             while begin < len(rows):
-                end = _run_end(rows, begin)
+                end = run_end(rows, begin)
                 number = int(rows["source"][begin])
                 opened = self._open(number)
                 first = offsets[begin]
@@ -263,12 +254,35 @@ class ShardSamples:
         return opened.source.place(opened.form.number(int(self._rows["offset"][place])))
 
 
+def in_blocks(
+    records: Iterable[_AnyRecord], sizes: Iterable[int], lay: Callable[[_AnyRecord, memoryview, int], int]
+) -> Iterator[tuple[memoryview, int]]:
+    """Lay records of these sizes into blocks of whole ones, see :meth:`ShardSamples.blocks`.
+
+    Args:
+        records: in order.
+        sizes: bytes of each.
+        lay: puts a record into memory at a place, and gives its end there.
+    """
+    memory = np.empty(_BLOCK_NBYTES, np.uint8).data
+    end = count = 0
+    for record, nbytes in zip(records, sizes, strict=True):
+        if count and end + nbytes > _BLOCK_NBYTES:
+            yield memory[:end], count
+            end = count = 0
+        if nbytes > len(memory):
+            memory = np.empty(nbytes, np.uint8).data
+        end = lay(record, memory, end)
+        count += 1
+    yield memory[:end], count
+
+
 def _listed(images: list[bytes]) -> bytes:
     """The stored form of a list: u32 zero, u32 count, u32 sizes, files."""
     return b"".join([struct.pack(f"<{2 + len(images)}I", 0, len(images), *map(len, images)), *images])
 
 
-def _run_end(rows: NDArray[Any], begin: int) -> int:
+def run_end(rows: NDArray[Any], begin: int) -> int:
     """The end of the run of rows from ``begin`` whose lines follow one another closely in one source."""
     limit = min(len(rows), begin + 4096)
     offsets = rows["offset"][begin:limit].astype(np.int64)

@@ -35,7 +35,7 @@ from streamshard.convert.references import (
     Reference,
 )
 from streamshard.convert.shaping import Shaped, Shaping
-from streamshard.convert.sources import Source
+from streamshard.convert.sources import LINES, Source
 from streamshard.convert.supply import ImageSettings, ImageSupply
 from streamshard.convert.tally import ChunkTally
 from streamshard.errors import FormatError
@@ -56,7 +56,10 @@ Advance = Callable[[int, int], None]
 
 
 class ScanTask(NamedTuple):
-    """One chunk ``[begin, end)`` of a source, and where its findings go."""
+    """One chunk ``[begin, end)`` of a source, and where its findings go.
+
+    ``makes_ready``: see :mod:`~streamshard.convert.ready`.
+    """
 
     source: Source
     begin: int
@@ -67,6 +70,7 @@ class ScanTask(NamedTuple):
     check: bool
     images: ImageSettings
     costs: tuple[tuple[str, str], ...] = ()
+    makes_ready: bool = False
 
     @property
     def label(self) -> str:
@@ -90,7 +94,9 @@ class _Scan:
         self._task = task
         self._advance = advance
         self._tally = ChunkTally()
-        self._records = RecordTally(self._tally, task.shaping)
+        self._records = RecordTally(
+            self._tally, task.shaping, makes_ready=task.makes_ready and task.source.kind == LINES
+        )
         self._supply = supply
         self._images = ImageScan(
             supply,

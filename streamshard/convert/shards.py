@@ -17,6 +17,7 @@ from streamshard.convert.destination import open_destination
 from streamshard.convert.images import own_pixel_limit
 from streamshard.convert.journal import Journal
 from streamshard.convert.plan import Plan
+from streamshard.convert.ready_samples import ReadySamples
 from streamshard.convert.samples import ShardSamples
 from streamshard.convert.scan import Advance
 from streamshard.convert.shaping import Shaping
@@ -87,9 +88,18 @@ def _write(
     supply: ImageSupply,
     advance: Advance,
 ) -> int:
-    source = ShardSamples(
-        plan, task.shard, shaping=task.shaping, image_root=task.image_root, costs=task.costs, supply=supply
-    )
+    source: ReadySamples | ShardSamples
+    if plan.ready:
+        source = ReadySamples(plan, task.shard, image_root=task.image_root, supply=supply)
+    else:
+        source = ShardSamples(
+            plan,
+            task.shard,
+            shaping=task.shaping,
+            image_root=task.image_root,
+            costs=task.costs,
+            supply=supply,
+        )
     digests: list[bytes] = []
     info = store_shard(
         built,
@@ -118,7 +128,7 @@ def _write(
 
 
 def _passing(
-    source: ShardSamples, sample_hash: str | None, digests: list[bytes], advance: Advance
+    source: ReadySamples | ShardSamples, sample_hash: str | None, digests: list[bytes], advance: Advance
 ) -> Iterator[memoryview]:
     """Give the samples on in blocks, report them, and put the hashes of the samples into ``digests``."""
     digest = None if sample_hash is None else digest_function(sample_hash)

@@ -210,6 +210,11 @@ class ImageSupply:
         if isinstance(image, Located) and self.is_distant(image, root):
             self._kept.drop(self._kept_key(image, self._key(image, root)))
 
+    def near(self, root: str) -> LocalImages | None:
+        """The files below a root of this machine, where nothing comes over a network."""
+        self._place(root)
+        return self._near.get(root)
+
     def head(self, image: Located, root: str) -> tuple[int, bytes]:
         """The size and the first bytes of a local file, see :class:`~streamshard.convert.places.ImagePlace`."""
         return self._place(root).head(image, HEAD_NBYTES)

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from streamshard.convert.columns import ChunkKey, ImageColumn, KeyTally
 from streamshard.convert.problems import KEPT_PER_CHUNK, Problem, ProblemLog
+from streamshard.convert.ready import ReadyHeading, ReadyRecords, ready_path
 from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally6"
+_MAGIC = b"sstally7"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1
@@ -91,7 +92,7 @@ class ChunkTally:
     ``nested_like`` the ways to such values inside objects, ``file_like`` those that look like an audio or video file,
     ``media`` those that are messages which name some; ``files`` has the columns whose files are stored as they are;
     ``met`` has the keys of ``--drop`` and ``--rename`` that records had; ``held`` the keys of the only record of a file
-    that hold objects, with their number.
+    that hold objects, with their number; ``ready`` the samples that could be made already.
     """
 
     num_lines: int = 0
@@ -115,6 +116,7 @@ class ChunkTally:
     files: set[str] = field(default_factory=set)
     met: set[str] = field(default_factory=set)
     held: dict[str, int] = field(default_factory=dict)
+    ready: ReadyRecords = field(default_factory=ReadyRecords)
 
     def save(self, path: Path) -> None:
         """Write everything into one file that appears complete or not at all."""
@@ -143,6 +145,7 @@ class ChunkTally:
             "met": sorted(self.met),
             "files": sorted(self.files),
             "held": self.held,
+            "ready": self.ready.save(ready_path(path)),
         }
         arrays = {
             "offsets": _array(self.offsets),
@@ -153,6 +156,7 @@ class ChunkTally:
             "id_hashes": _array(self.id_hashes),
             "image_hashes": _array(self.image_hashes),
             "compared_nbytes": _array(self.compared_nbytes),
+            "ready_nbytes": _array(self.ready.nbytes),
             "key_rows": _joined("I", [self.keys[name].rows for name in names]),
             "key_json": _joined("I", [self.keys[name].json_nbytes for name in names]),
             "key_utf8": _joined("I", [self.keys[name].utf8_nbytes for name in names]),
@@ -197,6 +201,7 @@ class SavedChunk:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         whole = path.read_bytes()
         begin = len(_MAGIC) + _DIGEST_NBYTES
         content = memoryview(whole)[begin:]
@@ -226,6 +231,7 @@ class SavedChunk:
         self.met: set[str] = set(heading["met"])
         self.files: set[str] = set(heading["files"])
         self.held: dict[str, int] = heading["held"]
+        self.ready = None if heading["ready"] is None else ReadyHeading(*heading["ready"])
 
     def array(self, name: str) -> NDArray[Any]:
         return self._arrays[name]

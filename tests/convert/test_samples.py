@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamshard.convert import samples
+from streamshard.convert import ready, samples
 from streamshard.convert.references import NO_IMAGES
 from streamshard.convert.samples import ShardSamples
 from streamshard.convert.shaping import Shaping
@@ -60,6 +60,7 @@ def test_an_input_that_is_gone_is_named_and_not_the_shard(
         return lines(self)
 
     monkeypatch.setattr(ShardSamples, "_lines", gone)
+    monkeypatch.setattr(ready, "_LEAST_IMAGE_SHARE", 1 << 40)
     with pytest.raises(ConvertError, match=r"in\.jsonl: cannot be read \(No such file or directory\)"):
         run(source, tmp_path / "A", **OPTIONS)
     assert not list((tmp_path / "A").glob("*.mds"))

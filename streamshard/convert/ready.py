@@ -1,0 +1,174 @@
+"""Samples that the scan makes ready, all but the bytes of their image: then shards are made without parsing again.
+
+Only where that is simple and takes little room: text records of one shape, each with one image file of this machine,
+whose own bytes are a small part of what is stored. Otherwise shards are made from the input, with the same bytes.
+
+An entry: u64 offset of the record in its source, u32 length of the image's reference, u32 length of what stands in
+front of the image in the sample; then the reference, what stands in front of the image, what stands behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import xxhash
+
+from streamshard.convert.columns import ColumnPlan, ImageColumn
+from streamshard.convert.places import Located
+from streamshard.convert.rows import sync_file
+from streamshard.errors import StreamshardError
+from streamshard.format.encoder import PartsEncoder
+from streamshard.format.json_text import json_text
+from streamshard.format.schema import Schema
+
+if TYPE_CHECKING:
+    from streamshard.convert.record_tally import Pending
+
+READY_BASENAME = "samples"
+ENTRY = struct.Struct("<QII")
+
+# Entries are written, joined and read once more: of small images that would be a good part of all.
+_LEAST_IMAGE_SHARE = 8
+_SINGLE = {str: "str", int: "int", float: "float64"}
+
+
+class ReadyHeading(NamedTuple):
+    """What the tally of a chunk says of its entries: the columns they are made for, the size and hash of their file."""
+
+    image_key: str
+    plain: Mapping[str, str]
+    nbytes: int
+    digest: str
+
+    def fits(self, columns: ColumnPlan) -> bool:
+        """Whether the samples of a plan are made of these entries."""
+        return (
+            columns.plain == self.plain
+            and columns.rest is None
+            and not columns.declared
+            and [(image.key, image.listed, image.named) for image in columns.images]
+            == [(self.image_key, False, True)]
+        )
+
+
+class ReadyRecords:
+    """The entries of a chunk, as long as all of its records are alike."""
+
+    def __init__(self) -> None:
+        self.nbytes = array("I")
+        """Of each entry."""
+        self._layout: tuple[str, dict[str, str]] = ("", {})
+        self._encode: PartsEncoder | None = None
+        self._entries: list[bytes] = []
+        self._image_nbytes = 0
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Make no entries of this chunk."""
+        self._given_up = True
+        self._entries, self.nbytes = [], array("I")
+
+    def add(
+        self,
+        records: Sequence[Pending],
+        key: str,
+        columns: Mapping[str, Sequence[Any]],
+        texts: Mapping[str, Any],
+    ) -> None:
+        """Add records that have the same keys, and one image each under ``key``.
+
+        Args:
+            records: in order.
+            key: of the image.
+            columns: the values under all other keys.
+            texts: of some of these, the values as JSON.
+        """
+        if self._given_up:
+            return
+        try:
+            self._add(records, key, columns, texts)
+        except (StreamshardError, ValueError, TypeError):
+            self.give_up()  # a value that is for its column to explain
+
+    def _add(
+        self,
+        records: Sequence[Pending],
+        key: str,
+        columns: Mapping[str, Sequence[Any]],
+        texts: Mapping[str, Any],
+    ) -> None:
+        stored = {name: _stored(values, texts.get(name)) for name, values in columns.items()}
+        layout = key, {name: encoding for name, (encoding, _) in stored.items()}
+        if self._encode is None:
+            self._layout, self._encode = layout, _encoder(*layout)
+        elif layout != self._layout:
+            self.give_up()
+            return
+        path_key = ImageColumn(key, "jpeg", listed=False).path_column
+        names = [*stored, key, path_key]
+        images = [range(record.images[0].nbytes) for record in records]  # has a length, and no bytes yet
+        located = [record.located[0] for record in records]
+        kept = [place.reference for place in located if isinstance(place, Located) and not place.as_is]
+        if len(kept) < len(records):
+            self.give_up()
+            return
+        values = zip(*(values for _, values in stored.values()), images, kept, strict=True)
+        for record, image, row in zip(records, images, values, strict=True):
+            parts = self._encode(dict(zip(names, row, strict=True)))
+            place = parts.index(image)
+            reference = str(record.shaped.references[key][0]).encode()
+            front = b"".join(parts[:place])
+            head = ENTRY.pack(record.offset, len(reference), len(front))
+            self._entries.append(b"".join((head, reference, front, *parts[place + 1 :])))
+        self.nbytes.extend(map(len, self._entries[-len(records) :]))
+        self._image_nbytes += sum(map(len, images))
+
+    def save(self, path: Path) -> ReadyHeading | None:
+        """Write the entries, if there are any and they are small enough."""
+        content = b"".join(self._entries)
+        if not content or len(content) * _LEAST_IMAGE_SHARE > self._image_nbytes:
+            self.give_up()
+            return None
+        path.write_bytes(content)
+        return ReadyHeading(*self._layout, len(content), xxhash.xxh3_128_hexdigest(content))
+
+
+def _stored(values: Sequence[Any], texts: Sequence[str] | None) -> tuple[str, Sequence[Any]]:
+    """The encoding of values that are all of one kind, and what is encoded: JSON as its text."""
+    if texts is not None:
+        return "json", texts
+    kinds = set(map(type, values))
+    encoding = _SINGLE.get(kinds.pop()) if len(kinds) == 1 else None
+    return ("json", list(map(json_text, values))) if encoding is None else (encoding, values)
+
+
+def _encoder(key: str, plain: Mapping[str, str]) -> PartsEncoder:
+    image = ImageColumn(key, "jpeg", listed=False)
+    columns = ColumnPlan(
+        {name: "str" if encoding == "json" else encoding for name, encoding in plain.items()}, (image,)
+    )
+    return Schema.from_columns(columns.taken_encodings()).parts_encoder(given={key})
+
+
+def ready_path(tally: Path) -> Path:
+    """Where the entries of a chunk lie, beside its tally."""
+    return tally.with_suffix(".ready")
+
+
+def join_ready(chunks: Sequence[tuple[Path, ReadyHeading]], target: Path) -> bool:
+    """Put the entries of all chunks into one file; says whether all of them were there, and whole."""
+    with target.open("wb") as file:
+        for path, heading in chunks:
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                return False
+            if len(content) != heading.nbytes or xxhash.xxh3_128_hexdigest(content) != heading.digest:
+                return False
+            file.write(content)
+        sync_file(file)
+    return True
