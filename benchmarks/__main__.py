@@ -19,6 +19,7 @@ from benchmarks import (
     bench_images,
     bench_loader,
     bench_order,
+    bench_planning,
     bench_quality,
     bench_read,
     bench_replication,
@@ -51,13 +52,14 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Contest | Survey]]] = {
     "start": bench_start.start,
     "growth": bench_growth.growth,
     "convert": bench_convert.convert,
+    "planning": bench_planning.planning,
     "replication": bench_replication.replication,
     "cloud": bench_cloud.cloud,
     "images": bench_images.images,
 }
 
 
-ALONE = ("scale", "streams", "quality", "replication", "cloud", "images")
+ALONE = ("scale", "streams", "quality", "replication", "cloud", "images", "planning")
 """Works that ``all`` leaves out: long ones with pages of their own, beside no peer or beside others."""
 
 

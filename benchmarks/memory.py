@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -58,11 +59,23 @@ class Meter:
 
 def private_nbytes_of_children() -> int:
     """Bytes that only the processes have that this one has started."""
-    pids = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
-    return sum(_private_or_none(pid) for pid in pids)
+    return sum(_private_or_none(pid) for pid in _children("self"))
 
 
-def _private_or_none(pid: str) -> int:
+def private_nbytes_of_all(pid: int | str) -> int:
+    """Bytes that only a process has, or one that it has started, or one that such a one has."""
+    return _private_or_none(pid) + sum(private_nbytes_of_all(child) for child in _children(pid))
+
+
+def _children(pid: int | str) -> list[str]:
+    listed = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            listed += path.read_text().split()
+    return listed
+
+
+def _private_or_none(pid: int | str) -> int:
     try:
         return private_nbytes(pid)
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile

@@ -15,7 +15,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import bench_cloud, bench_images, bench_replication, bench_scale, bench_streams
+from benchmarks import (
+    bench_cloud,
+    bench_images,
+    bench_planning,
+    bench_replication,
+    bench_scale,
+    bench_streams,
+)
 from benchmarks.__main__ import ALONE, BENCHMARKS, main, run
 from benchmarks.child import FailedError, call
 from benchmarks.contest import Contest, MismatchError, Party, Setting, hold
@@ -48,6 +55,7 @@ SAMPLES = {
     "replication": 40,
     "cloud": 64,
     "images": 8,
+    "planning": 400,
 }
 
 
@@ -131,6 +139,16 @@ def test_images_run(tmp_path: Path) -> None:
     requests = [[party["median"]["requests"] for party in each["parties"].values()] for each in results]
     # One for each image; the serial loop measures fewer images, and asks twice for each in a bucket.
     assert requests == [[8, 8, 2], [8, 8, 1]]
+
+
+def test_planning_runs(tmp_path: Path) -> None:
+    setting = Setting({}, 1, tmp_path, SAMPLES["planning"])
+    asked = next(bench_planning.planning(setting))
+    measured = bench_planning.planned(**asked.options)
+    assert measured["peak_private_mb"] > 1
+    lines = (tmp_path / "lines-400.jsonl").read_text().splitlines(keepends=True)
+    assert {len(line) for line in lines} == {200}
+    assert [json.loads(line)["id"] for line in lines] == [f"line-{number:09}" for number in range(400)]
 
 
 @pytest.mark.usefixtures("_forked")
