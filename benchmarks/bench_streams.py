@@ -184,7 +184,7 @@ def _digest_of_small_epoch(count: int, shards: int, block: int | None) -> str:
             seed=9176,
             stream=number,
             lanes=lanes,
-            window=default_window(lanes, 1, count) if block is None else block // PER_SHARD,
+            window=default_window(lanes, 1, count, is_mixed=True) if block is None else block // PER_SHARD,
             scattered=count > _LEAST_SHARDS**2,
         )
         for number in range(count)

@@ -74,6 +74,7 @@ class Ordering:
             seed=self.shuffle_seed,
             lanes=self.num_canonical_nodes,
             block_size=self.shuffle_block_size,
+            batching=self.batching_method,
         )
         order = Order(walks, quotas, batching=self.batching_method)
         return States(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamshard.format.decoder import SampleDecoder
     from streamshard.read.shard_reader import ShardReader
 
-# Visits from which, and mean rows of a visit below which, small rows are decoded together.
+# Visits from which small rows are decoded together, and mean rows of a visit below which they are copied for that.
 _JOINED_FROM, _JOINED_BELOW = 32, 8
 _SMALL_ROW_NBYTES = 2048
 
@@ -54,7 +54,7 @@ class ShardPool(OpenReaders):
         decoder = self._source.only_decoder
         if decoder is not None and len(samples) < FEW * self._source.num_shards:
             visits = len(np.unique(self._source.locate(samples)[0]))
-            if len(samples) < FEW * visits:
+            if len(samples) < FEW * visits and not self._is_thin(visits):
                 return decoder.columns_from(self.samples(samples))
         return self._gather(samples, _columns_of, _decode_columns, _in_order_of_columns)
 
@@ -63,6 +63,10 @@ class ShardPool(OpenReaders):
         shard = int(np.searchsorted(self._source.begins, sample, side="right")) - 1
         with self.reader(shard) as reader:
             return reader.sample(sample - int(self._source.begins[shard]))
+
+    def _is_thin(self, visits: int) -> bool:
+        """Whether small rows of so many shards are better decoded together than shard by shard."""
+        return visits >= _JOINED_FROM and self._has_small_rows
 
     def _one_by_one(self, samples: NDArray[np.int64]) -> list[dict[str, Any]] | None:
         """Decode few samples of each of several open shards in their own order, so that none has to be visited.
@@ -74,8 +78,8 @@ class ShardPool(OpenReaders):
         shards = set(shard_of)
         if len(samples) >= FEW * len(shards) or self._lent:
             return None
-        if len(shards) > _JOINED_FROM and len(samples) < _JOINED_BELOW * len(shards) and self._has_small_rows:
-            return None  # decoded together
+        if self._is_thin(len(shards)):
+            return None
         places = {}
         for shard in shards:
             reader = self._open.get(shard)
@@ -189,7 +193,7 @@ class ShardPool(OpenReaders):
         cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         bounds = np.concatenate(([0], cuts, [len(samples)]))
         visits = len(bounds) - 1
-        is_thin = visits >= _JOINED_FROM and self._has_small_rows
+        is_thin = self._is_thin(visits)
         stays_open = visits <= self._capacity and self._keeps_open and not self._lent
         if stays_open and (is_thin or len(samples) >= FEW * visits):
             found = self._in_order_of_use(shards, rows, bounds, order, decode)

@@ -13,6 +13,7 @@ from streamshard._sizes import as_integer, shown
 from streamshard.dataset.stream import Stream
 from streamshard.order.fixed import walk_of
 from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default
+from streamshard.order.shuffle import parse_shuffle
 from streamshard.order.stream_walk import StreamWalk
 
 if TYPE_CHECKING:
@@ -123,23 +124,27 @@ def walks_of(
     seed: int,
     lanes: int | None,
     block_size: int | None,
+    batching: str = "random",
 ) -> list[StreamWalk]:
     """Make the walk over each opened stream, of which an epoch takes at most ``samples``.
 
-    With ``fixed``, it takes these numbers of them, the same ones in every epoch.
+    With ``fixed``, it takes these numbers of them, the same ones in every epoch. ``batching`` says whether batches are
+    of all streams.
 
     Raises:
         ValueError, TopologyError: an argument that ``Walk`` refuses, with the stream's name.
     """
     walks: list[StreamWalk] = []
     total = sum(samples)
+    is_mixed = batching in ("random", "stratified") and parse_shuffle(shuffle) == "sliding"
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
         sizes = opened.index.samples_per_shard
         own_lanes, window, scattered = lanes, None, False
         if len(streams) > 1:
             # All streams together have about as many shards live as one stream would have.
             own_lanes = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
-            window = default_window(own_lanes, taken, total) if block_size is None else None
+            if block_size is None:
+                window = default_window(own_lanes, taken, total, is_mixed=is_mixed)
             scattered = block_size is None and is_scattered_by_default(taken, total)
         try:
             walks.append(

@@ -21,16 +21,21 @@ def default_lanes(num_shards: int, samples: int = 1, all_samples: int = 1) -> in
     """Give the number of lanes of a stream that has ``samples`` of ``all_samples`` an epoch.
 
     It is the largest power of two <= min(64, shards / 2, 1024 · share), at least 1. The last bound is met only by
-    streams of less than a sixteenth: each lane keeps at least two shards live, and lanes of very many streams would
+    streams of less than a sixteenth: each lane keeps at least one shard live, and lanes of very many streams would
     keep nearly every shard so.
     """
     most = min(MAX_DEFAULT_LANES, num_shards // 2, LIVE_LANES * samples // max(1, all_samples))
     return 1 << (most.bit_length() - 1) if most else 1
 
 
-def default_window(lanes: int, samples: int = 1, all_samples: int = 1) -> int:
-    """Give the shards live at once in a lane of a stream that has ``samples`` of ``all_samples`` an epoch."""
-    return max(2, LIVE_SHARDS * samples // (max(1, all_samples) * lanes))
+def default_window(lanes: int, samples: int = 1, all_samples: int = 1, *, is_mixed: bool = False) -> int:
+    """Give the shards live at once in a lane of a stream that has ``samples`` of ``all_samples`` an epoch.
+
+    ``is_mixed``: each batch is of all streams. One shard a lane is then enough for streams of a small share, which
+    together keep up to a thousand live.
+    """
+    least = 1 if is_mixed and is_scattered_by_default(samples, all_samples) else 2
+    return max(least, LIVE_SHARDS * samples // (max(1, all_samples) * lanes))
 
 
 def is_scattered_by_default(samples: int, all_samples: int) -> bool:

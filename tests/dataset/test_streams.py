@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 from pathlib import Path
 
@@ -129,6 +130,49 @@ def test_a_state_of_another_batching_method_is_refused_by_name(places):
     state = StreamingDataLoader(dataset_of(streams)).state_dict()
     with pytest.raises(StateError, match="batching_method was 'random' and is 'stratified'"):
         dataset_of(streams, batching_method="stratified").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("method", "algorithm", "window"),
+    [
+        ("random", "sliding", 1),
+        ("stratified", "py1e", 1),
+        ("per_stream", "sliding", 2),
+        ("device_per_stream", "sliding", 2),
+        ("random", "block", 2),
+    ],
+)
+def test_small_streams_have_one_shard_live_where_batches_are_of_all(tmp_path, method, algorithm, window):
+    place = write_numbers(tmp_path / "a", [2] * 4)
+
+    def loader_of() -> StreamingDataLoader:
+        streams = [Stream(local=place, name=str(name)) for name in range(70)]
+        dataset = dataset_of(streams, batching_method=method, shuffle_algo=algorithm)
+        return StreamingDataLoader(dataset, collate_fn=numbers)
+
+    state = loader_of().state_dict()
+    assert window_of(state) == window
+    # A state of an earlier build, whose streams had more, means what it meant.
+    again = loader_of()
+    again.load_state_dict(with_window(state, 3))
+    assert window_of(again.state_dict()) == 3
+
+
+def window_of(state):
+    if "window" in state.get("common", {}):
+        return state["common"]["window"]
+    (window,) = {row[state["columns"].index("window")] for row in state["streams"]}
+    return window
+
+
+def with_window(state, window):
+    state = copy.deepcopy(state)
+    if "window" in state.get("common", {}):
+        state["common"]["window"] = window
+    else:
+        for row in state["streams"]:
+            row[state["columns"].index("window")] = window
+    return state
 
 
 def test_samples_are_numbered_on_from_stream_to_stream(places):

@@ -41,6 +41,13 @@ def test_the_default_window_keeps_about_128_shards_live_in_the_job():
     assert default_window(8, samples=50, all_samples=100) == 8
 
 
+@pytest.mark.parametrize(("count", "window"), [(2, 2), (16, 2), (17, 1), (1000, 1)])
+def test_small_streams_that_are_mixed_in_each_batch_have_one_shard_live_in_a_lane(count, window):
+    lanes = default_lanes(1000, 10**6, count * 10**6)
+    assert default_window(lanes, 10**6, count * 10**6, is_mixed=True) == max(window, 128 // (count * lanes))
+    assert default_window(lanes, 10**6, count * 10**6) == max(2, 128 // (count * lanes))
+
+
 @given(sizes, st.integers(1, 70), st.integers(0, 2**64 - 1))
 @settings(max_examples=100, deadline=None)
 def test_lanes_hold_every_sample_once_in_pieces_of_single_shards(sizes, count, seed):

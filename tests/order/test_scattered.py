@@ -17,6 +17,7 @@ from streamshard.order.lanes import default_lanes, default_window, is_scattered_
 from streamshard.order.passes import Passes, joined
 from streamshard.order.permutation import mixed_words, scattered
 from streamshard.order.position import State
+from streamshard.order.quality import shuffle_quality
 from streamshard.order.walk import Walk
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=40).filter(any)
@@ -162,10 +163,10 @@ def test_tables_are_joined_and_cut_without_a_difference():
         assert again.find(np.full(15, place), lane, row).tolist() == want.tolist()
 
 
-def many(count, shards, per_shard, scattered=True):
+def many(count, shards, per_shard, scattered=True, is_mixed=True):
     samples = shards * per_shard
     lanes = default_lanes(shards, samples, samples * count)
-    window = default_window(lanes, samples, samples * count)
+    window = default_window(lanes, samples, samples * count, is_mixed=is_mixed)
     return [
         Walk(np.full(shards, per_shard), seed=1, stream=s, lanes=lanes, window=window, scattered=scattered)
         for s in range(count)
@@ -198,6 +199,27 @@ def test_the_uses_of_pieces_are_those_of_their_samples(sizes, lanes, window):
         assert (begins[piece] <= rows).all()
         assert (rows < ends[piece]).all()
         assert (ends - begins <= 4 * max(sizes) * window).all()
+
+
+@pytest.mark.parametrize("count", [17, 60, 400])
+def test_many_streams_mix_better_than_one_of_equal_size(count):
+    """By shards in a batch, by its ends, and by how far apart the samples of a shard are."""
+
+    def quality(walks):
+        order = Order(walks)
+        plan = order.plan(0, 0, global_batch_size=256)
+        samples = order.rank_batches(plan, 0, 0, plan.full_batches).samples
+        sizes = np.concatenate([walk.samples_per_shard for walk in walks])
+        return shuffle_quality(samples, sizes, 256)
+
+    shards = 1200 // count
+    found = quality(many(count, shards, 48))
+    one = quality([Walk(np.full(shards * count, 48), seed=1)])
+    assert found.overall > one.overall
+    assert min(found.first, found.last) > 0.9
+    assert found.shard_spread > 2 * one.shard_spread
+    assert found.same_shard_near < one.same_shard_near / 2
+    assert found.live_shards.max() <= 1024 + 2 * count
 
 
 def test_streams_of_less_than_a_sixteenth_are_scattered():
@@ -252,8 +274,14 @@ def test_what_has_no_lanes_of_blocks_says_so():
         Walk(np.full(4, 10), seed=0).scattered_pass(0)
 
 
-def test_the_order_of_scattered_streams_is_pinned():
-    order = Order(many(40, 7, 50))
+@pytest.mark.parametrize(
+    ("is_mixed", "want"),
+    [
+        (False, [1489, 8818, 7084, 5637, 7403, 13344, 6827, 8598]),
+        (True, [1471, 8808, 7292, 5620, 7439, 13408, 6849, 8586]),
+    ],
+)
+def test_the_order_of_scattered_streams_is_pinned(is_mixed, want):
+    order = Order(many(40, 7, 50, is_mixed=is_mixed))
     plan = BatchPlan(order.num_samples, 32, 4)
-    found = order.rank_batches(plan, 3, 100, 101, 1, 2).samples.tolist()
-    assert found == [1489, 8818, 7084, 5637, 7403, 13344, 6827, 8598]
+    assert order.rank_batches(plan, 3, 100, 101, 1, 2).samples.tolist() == want
