@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,30 @@ _SMALL_ROW_NBYTES = 2048
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Samples in ascending order, shard by shard.
+
+    Attributes:
+        order: the place of each among the samples as they were asked for; shape (n,).
+        shards, rows: where each is; shape (n,).
+        bounds: samples bounds[i] to bounds[i + 1] are in one shard; shape (visits + 1,).
+    """
+
+    order: NDArray[np.int64]
+    shards: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def numbers(self) -> list[int]:
+        """Number of the shard of each visit."""
+        numbers: list[int] = self.shards[self.bounds[:-1]].tolist()
+        return numbers
+
+
 class ShardPool(OpenReaders):
     """Samples by number, read and decoded. Belongs to one process and one thread.
 
@@ -44,19 +69,19 @@ class ShardPool(OpenReaders):
         """Read and decode samples, given by number, in that order; each shard is visited once."""
         if not len(samples):
             return []
-        found = self._one_by_one(samples)
-        if found is not None:
-            return found
-        return self._gather(samples, _samples_of, _decode_samples, _in_order_of_samples)
+        visits = self._visits(samples)
+        if self._has_few(visits):
+            found = self._one_by_one(visits)
+            if found is not None:
+                return found
+        return self._gather(visits, _samples_of, _decode_samples, _in_order_of_samples)
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
-        decoder = self._source.only_decoder
-        if decoder is not None and len(samples) < FEW * self._source.num_shards:
-            visits = len(np.unique(self._source.locate(samples)[0]))
-            if len(samples) < FEW * visits and not self._is_thin(visits):
-                return decoder.columns_from(self.samples(samples))
-        return self._gather(samples, _columns_of, _decode_columns, _in_order_of_columns)
+        decoder, visits = self._source.only_decoder, self._visits(samples)
+        if decoder is not None and self._has_few(visits):
+            return decoder.columns_from(self.samples(samples))
+        return self._gather(visits, _columns_of, _decode_columns, _in_order_of_columns)
 
     def sample(self, sample: int) -> dict[str, Any]:
         """Read and decode one sample."""
@@ -64,22 +89,30 @@ class ShardPool(OpenReaders):
         with self.reader(shard) as reader:
             return reader.sample(sample - int(self._source.begins[shard]))
 
-    def _is_thin(self, visits: int) -> bool:
-        """Whether small rows of so many shards are better decoded together than shard by shard."""
-        return visits >= _JOINED_FROM and self._has_small_rows
+    def _visits(self, samples: NDArray[np.int64]) -> Visits:
+        order = np.argsort(samples, kind="stable")
+        shards, rows = self._source.locate(samples[order])
+        cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+        return Visits(order, shards, rows, np.concatenate(([0], cuts, [len(samples)])))
 
-    def _one_by_one(self, samples: NDArray[np.int64]) -> list[dict[str, Any]] | None:
+    def _is_thin(self, visits: Visits) -> bool:
+        """Whether small rows of so many shards are better decoded together than shard by shard."""
+        return len(visits) >= _JOINED_FROM and self._has_small_rows
+
+    def _has_few(self, visits: Visits) -> bool:
+        """Whether samples are better decoded one by one than shard by shard or together."""
+        return len(visits.order) < FEW * len(visits) and not self._is_thin(visits)
+
+    def _one_by_one(self, visits: Visits) -> list[dict[str, Any]] | None:
         """Decode few samples of each of several open shards in their own order, so that none has to be visited.
 
-        None where that is not quicker or cannot be; and for a sample that is malformed, which its shard's reader can
-        name.
+        None where that cannot be; and for a sample that is malformed, which its shard's reader can name.
         """
-        shard_of, rows = (each.tolist() for each in self._source.locate(samples))
-        shards = set(shard_of)
-        if len(samples) >= FEW * len(shards) or self._lent:
+        if self._lent:
             return None
-        if self._is_thin(len(shards)):
-            return None
+        inverse = _inverse(visits.order)
+        shard_of, rows = visits.shards[inverse].tolist(), visits.rows[inverse].tolist()
+        shards = visits.numbers()
         places = {}
         for shard in shards:
             reader = self._open.get(shard)
@@ -103,9 +136,7 @@ class ShardPool(OpenReaders):
 
     def _decoded_together(
         self,
-        shards: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        bounds: NDArray[np.int64],
+        visits: Visits,
         decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T | None:
         """Copy the bytes of few rows of each of many shards together and decode them once.
@@ -115,8 +146,10 @@ class ShardPool(OpenReaders):
         """
         pieces: list[bytes] = []
         decoder: SampleDecoder | None = None
-        numbers = shards[bounds[:-1]].tolist()
-        for shard, (begin, end) in zip(numbers, itertools.pairwise(bounds.tolist()), strict=True):
+        rows = visits.rows
+        for shard, (begin, end) in zip(
+            visits.numbers(), itertools.pairwise(visits.bounds.tolist()), strict=True
+        ):
             known = self._open.get(shard)
             if known is not None:  # what ``reader`` does, without a generator for each shard of each chunk
                 self._open.move_to_end(shard)
@@ -139,10 +172,7 @@ class ShardPool(OpenReaders):
 
     def _in_order_of_use(
         self,
-        shards: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        bounds: NDArray[np.int64],
-        order: NDArray[np.int64],
+        visits: Visits,
         decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T | None:
         """Decode many rows of open shards from all their maps at once, in the order in which they are used.
@@ -150,7 +180,7 @@ class ShardPool(OpenReaders):
         So they lie side by side in memory for whoever uses and frees them. None where that cannot be, as for
         ``_decoded_together``, or where rows are not taken from a map alone: those are better read by neighbours.
         """
-        numbers = shards[bounds[:-1]].tolist()
+        numbers = visits.numbers()
         readers: list[ShardReader] = []
         maps: list[NDArray[np.uint8]] = []
         addresses: list[int] = []
@@ -171,9 +201,9 @@ class ShardPool(OpenReaders):
         # One that is closed again does not know whether it was cut.
         if not all(map(self._open.__contains__, numbers)):
             return None
-        inverse = _inverse(order)
+        inverse = _inverse(visits.order)
         try:
-            buffer, begins, ends = side_by_side(maps, addresses, bounds, rows)
+            buffer, begins, ends = side_by_side(maps, addresses, visits.bounds, visits.rows)
             values = decode(readers[0].decoder, buffer, begins[inverse], ends[inverse])
         except (IndexError, FormatError):
             return None
@@ -183,29 +213,25 @@ class ShardPool(OpenReaders):
 
     def _gather(
         self,
-        samples: NDArray[np.int64],
+        visits: Visits,
         read: Callable[[ShardReader, NDArray[np.int64]], _T],
         decode: Callable[[SampleDecoder, Buffer, NDArray[np.int64], NDArray[np.int64]], _T],
         merge: Callable[[list[_T], NDArray[np.int64], NDArray[np.int64]], _T],
     ) -> _T:
-        order = np.argsort(samples, kind="stable")
-        shards, rows = self._source.locate(samples[order])
-        cuts = np.flatnonzero(shards[1:] != shards[:-1]) + 1
-        bounds = np.concatenate(([0], cuts, [len(samples)]))
-        visits = len(bounds) - 1
+        rows, bounds, order = visits.rows, visits.bounds, visits.order
         is_thin = self._is_thin(visits)
-        stays_open = visits <= self._capacity and self._keeps_open and not self._lent
-        if stays_open and (is_thin or len(samples) >= FEW * visits):
-            found = self._in_order_of_use(shards, rows, bounds, order, decode)
+        stays_open = len(visits) <= self._capacity and self._keeps_open and not self._lent
+        if stays_open and (is_thin or len(order) >= FEW * len(visits)):
+            found = self._in_order_of_use(visits, decode)
             if found is not None:
                 return found
-        if is_thin and len(samples) < _JOINED_BELOW * len(bounds):
-            found = self._decoded_together(shards, rows, bounds, decode)
+        if is_thin and len(order) < _JOINED_BELOW * len(bounds):
+            found = self._decoded_together(visits, decode)
             if found is not None:
-                return merge([found], order, np.array([0, len(samples)]))
+                return merge([found], order, np.array([0, len(order)]))
         parts: list[_T] = []
         for shard, begin, end in zip(
-            shards[bounds[:-1]].tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
+            visits.numbers(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True
         ):
             known = self._open.get(shard)
             if known is not None:  # what ``reader`` does, without a generator for each shard of each chunk

@@ -34,9 +34,9 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     gather = ShardPool._gather
 
-    def counted(self: ShardPool, samples: Any, *functions: Any) -> Any:
-        found.append(len(samples))
-        return gather(self, samples, *functions)
+    def counted(self: ShardPool, visits: Any, *functions: Any) -> Any:
+        found.append(len(visits.order))
+        return gather(self, visits, *functions)
 
     monkeypatch.setattr(ShardPool, "_gather", counted)
     return found
