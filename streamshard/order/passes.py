@@ -4,7 +4,8 @@ A stream of a small share meets a batch with a sample or none. Whole blocks, one
 most of the work and of the memory of a run that reads a few rows of each. So the permutations of a scattered
 stream's blocks and pieces are such as are computed at single places (:func:`scattered`), for the places of many streams
 at once. ``sliding`` with a window of k splits each piece into k parts; part j of piece t goes to row block t + j, and
-the first k row blocks are one block, and the last k. ``shard`` is that with a window of 1.
+the first k row blocks are one block, and the last k. With a window of 1 a block is a piece, permuted once. ``shard``
+is that, permuted twice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Scattered:
         lanes: the stream's pieces.
         window, seed, stream, turn: as for ``lane_pass``.
         first_id: what is added to the stream's sample ids.
+        is_plain: blocks are not permuted: each is a single piece, which is.
     """
 
     lanes: Lanes
@@ -39,6 +41,7 @@ class Scattered:
     stream: int
     turn: int
     first_id: int = 0
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Passes:
         longer: the same of the last, shorter row; entries that it lacks are 0.
         block_begins, block_sizes: first row and rows of each block.
         block_words: key of each block's permutation.
+        plain_blocks: whether a block is not permuted.
         block_parts: number of each block's first part.
         part_ends: row after the last of each part, in a block whose samples are not permuted.
         part_shifts: place in its piece's permutation of row r of a part: r + shift.
@@ -70,6 +74,7 @@ class Passes:
     block_begins: NDArray[np.int64]
     block_sizes: NDArray[np.int64]
     block_words: NDArray[np.uint64]
+    plain_blocks: NDArray[np.bool_]
     block_parts: NDArray[np.int64]
     part_ends: NDArray[np.int64]
     part_shifts: NDArray[np.int64]
@@ -125,6 +130,7 @@ class Passes:
             block_begins=part_begins[first_part[:-1]],
             block_sizes=np.add.reduceat(part_ends - part_begins, first_part[:-1]),
             block_words=_words(words[1], first_blocks),
+            plain_blocks=np.repeat([each.is_plain for each in given], np.diff(first_blocks)),
             block_parts=first_part[:-1],
             part_ends=part_ends,
             part_shifts=begin - part_begins,
@@ -163,7 +169,11 @@ class Passes:
             at[elsewhere] = rows - self.block_begins[found]
             size[elsewhere] = self.block_sizes[found]
             self.last_blocks[number[elsewhere]] = found
-        at = scattered(at, size, self.block_words[block])
+        mixed = np.flatnonzero(~self.plain_blocks[block])
+        if mixed.size == at.size:
+            at = scattered(at, size, self.block_words[block])
+        elif mixed.size:
+            at[mixed] = scattered(at[mixed], size[mixed], self.block_words[block[mixed]])
         at += self.block_begins[block]
         part = self.block_parts[block]
         for _ in range(self.most_parts - 1):
@@ -313,6 +323,7 @@ _COUNTED_BY = {
     "block_begins": _BLOCK,
     "block_sizes": _BLOCK,
     "block_words": _BLOCK,
+    "plain_blocks": _BLOCK,
     "block_parts": _BLOCK,
     "part_ends": _PART,
     "part_shifts": _PART,

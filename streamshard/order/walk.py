@@ -164,8 +164,10 @@ class Walk:
         """Give what the tables of one pass of a scattered walk are made from."""
         if self._cut is None or not self.scattered:
             raise ValueError("this walk is not scattered")
-        window = 1 if self.shuffle == "shard" else self.window
-        return Scattered(self._cut, window, self.seed, self.stream, turn, first_id)
+        is_shard = self.shuffle == "shard"
+        window = 1 if is_shard else self.window
+        is_plain = window == 1 and not is_shard
+        return Scattered(self._cut, window, self.seed, self.stream, turn, first_id, is_plain)
 
     def pass_of(self, index: int) -> tuple[int, int]:
         """Give the first index and the size of the pass that an index lies in."""
