@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +21,8 @@ from streamshard.convert.columns import ColumnPlan, ImageColumn
 from streamshard.convert.places import Located
 from streamshard.convert.rows import sync_file
 from streamshard.errors import StreamshardError
-from streamshard.format.encoder import PartsEncoder
+from streamshard.format.encodings import parse_encoding
 from streamshard.format.json_text import json_text
-from streamshard.format.schema import Schema
 
 if TYPE_CHECKING:
     from streamshard.convert.record_tally import Pending
@@ -34,6 +33,8 @@ ENTRY = struct.Struct("<QII")
 # Entries are written, joined and read once more: of small images that would be a good part of all.
 _LEAST_IMAGE_SHARE = 8
 _SINGLE = {str: "str", int: "int", float: "float64"}
+# Of what has a length in front; JSON comes as its text.
+_ENCODE: Mapping[str, Callable[[Any], bytes]] = {"str": str.encode, "json": str.encode}
 
 
 class ReadyHeading(NamedTuple):
@@ -62,7 +63,6 @@ class ReadyRecords:
         self.nbytes = array("I")
         """Of each entry."""
         self._layout: tuple[str, dict[str, str]] = ("", {})
-        self._encode: PartsEncoder | None = None
         self._entries: list[bytes] = []
         self._image_nbytes = 0
         self._given_up = False
@@ -91,7 +91,7 @@ class ReadyRecords:
             return
         try:
             self._add(records, key, columns, texts)
-        except (StreamshardError, ValueError, TypeError):
+        except (StreamshardError, ValueError, TypeError, struct.error):
             self.give_up()  # a value that is for its column to explain
 
     def _add(
@@ -103,29 +103,42 @@ class ReadyRecords:
     ) -> None:
         stored = {name: _stored(values, texts.get(name)) for name, values in columns.items()}
         layout = key, {name: encoding for name, (encoding, _) in stored.items()}
-        if self._encode is None:
-            self._layout, self._encode = layout, _encoder(*layout)
-        elif layout != self._layout:
-            self.give_up()
-            return
-        path_key = ImageColumn(key, "jpeg", listed=False).path_column
-        names = [*stored, key, path_key]
-        images = [range(record.images[0].nbytes) for record in records]  # has a length, and no bytes yet
+        if layout != self._layout:
+            if self._entries:
+                self.give_up()
+                return
+            self._layout = layout
         located = [record.located[0] for record in records]
         kept = [place.reference for place in located if isinstance(place, Located) and not place.as_is]
         if len(kept) < len(records):
             self.give_up()
             return
-        values = zip(*(values for _, values in stored.values()), images, kept, strict=True)
-        for record, image, row in zip(records, images, values, strict=True):
-            parts = self._encode(dict(zip(names, row, strict=True)))
-            place = parts.index(image)
-            reference = str(record.shaped.references[key][0]).encode()
-            front = b"".join(parts[:place])
-            head = ENTRY.pack(record.offset, len(reference), len(front))
-            self._entries.append(b"".join((head, reference, front, *parts[place + 1 :])))
-        self.nbytes.extend(map(len, self._entries[-len(records) :]))
-        self._image_nbytes += sum(map(len, images))
+        stored[ImageColumn(key, "jpeg", listed=False).path_column] = "str", kept
+        nbytes = [record.images[0].nbytes for record in records]
+        # As MDS has a sample: the lengths of what has no fixed one, then the values, by the names of the columns.
+        lengths: list[Iterable[int]] = []
+        front: list[Iterable[bytes]] = []
+        behind: list[Iterable[bytes]] = []
+        for name in sorted([*stored, key]):
+            if name == key:
+                lengths.append(nbytes)
+                continue
+            encoding, values = stored[name]
+            encode = _ENCODE.get(encoding) or parse_encoding(encoding).encode
+            cells = list(map(encode, values))
+            if encoding in _ENCODE:
+                lengths.append(map(len, cells))
+            (front if name < key else behind).append(cells)
+        heads = map(struct.Struct(f"<{len(lengths)}I").pack, *lengths)
+        fronts = list(map(b"".join, zip(heads, *front, strict=True)))
+        references = [str(record.shaped.references[key][0]).encode() for record in records]
+        entries = map(
+            ENTRY.pack, [record.offset for record in records], map(len, references), map(len, fronts)
+        )
+        made = list(map(b"".join, zip(entries, references, fronts, *behind, strict=True)))
+        self._entries += made
+        self.nbytes.extend(map(len, made))
+        self._image_nbytes += sum(nbytes)
 
     def save(self, path: Path) -> ReadyHeading | None:
         """Write the entries, if there are any and they are small enough."""
@@ -144,14 +157,6 @@ def _stored(values: Sequence[Any], texts: Sequence[str] | None) -> tuple[str, Se
     kinds = set(map(type, values))
     encoding = _SINGLE.get(kinds.pop()) if len(kinds) == 1 else None
     return ("json", list(map(json_text, values))) if encoding is None else (encoding, values)
-
-
-def _encoder(key: str, plain: Mapping[str, str]) -> PartsEncoder:
-    image = ImageColumn(key, "jpeg", listed=False)
-    columns = ColumnPlan(
-        {name: "str" if encoding == "json" else encoding for name, encoding in plain.items()}, (image,)
-    )
-    return Schema.from_columns(columns.taken_encodings()).parts_encoder(given={key})
 
 
 def ready_path(tally: Path) -> Path:
