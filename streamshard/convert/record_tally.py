@@ -224,6 +224,9 @@ class RecordTally:
             num_images -= sum([place.as_is for place in record.located])
         tags, any_tag = count_image_tags(record.text)
         tags += found.marks
+        if tags and tags == num_images:
+            self._tally.tags.tagged += 1
+            return
         if tags != num_images:
             tags -= _tags_of_the_rejected(record.shaped.values)
         # An image that stands inside a message needs no mark.

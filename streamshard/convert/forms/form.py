@@ -94,6 +94,9 @@ class LinesForm:
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, bytes]]:
         for offset, line in chunk_lines(self._path, begin, end):
+            if line[:1] == b"{":
+                yield offset, len(line), line.rstrip(_BLANKS)
+                continue
             # What is stored of a line, whatever its line end.
             text = line.strip(_BLANKS)
             begin = line.index(text[:1])
