@@ -9,6 +9,7 @@ The key of ``a/b.c/0001.seg.png`` is ``a/b.c/0001`` (up to the first dot of the 
 from __future__ import annotations
 
 import json
+import shlex
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from streamshard.convert.forms.form import LinesForm
 from streamshard.convert.jsonl import read_span
 from streamshard.convert.problems import BAD_ROW, RecordProblem, shorten
+from streamshard.convert.unpacking import PACKED_SUFFIXES
 from streamshard.errors import ConvertError
 
 KEY = "__key__"
@@ -26,7 +28,9 @@ _TEXTS = frozenset(("txt", "text", "transcript"))
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _DIGITS = 40
 # Files with many records each: what a tar packs for its way, and no sample.
-_OF_MANY_RECORDS = frozenset(("jsonl", "ndjson", "csv", "tsv", "parquet", "arrow", "tar", "zip", "mds"))
+_OF_MANY_RECORDS = frozenset(
+    ("jsonl", "ndjson", "jsonlines", "csv", "tsv", "parquet", "pq", "arrow", "tar", "tgz", "zip", "mds")
+)
 
 
 def tar_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], None]) -> None:
@@ -36,19 +40,49 @@ def tar_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], N
         ConvertError: not a tar file, a broken header, one that ends before its end mark, or one of files that hold
             records themselves.
     """
-    packed: set[str] | None = set()
+    packed = _PackedFiles()
     with target.open("w", encoding="ascii") as lines:
         for line in _grouped(_members(path, name, advance)):
             lines.write(json.dumps(line, separators=(",", ":")) + "\n")
-            if packed is not None:
-                names = [member[0] for member in line["m"]] if isinstance(line, dict) else []
-                ending = names[0].rpartition(".")[2] if len(names) == 1 else ""
-                packed = {*packed, names[0]} if ending in _OF_MANY_RECORDS else None
-    if packed:
-        raise ConvertError(
-            f"source {name!r}: a tar of .{min(packed)} files, which hold records, and not one of samples; unpack it,"
-            " and name what is inside"
-        )
+            packed.look_at(line)
+    packed.refuse(name)
+
+
+class _PackedFiles:
+    """Files that hold records themselves: alone under a name, of a kind that no sample of several files has."""
+
+    def __init__(self) -> None:
+        self._alone: dict[str, str] = {}  # ending → the first such file
+        self._together: set[str] = set()
+        self._others = False
+
+    def look_at(self, line: dict[str, Any] | list[str]) -> None:
+        columns = [member[0] for member in line["m"]] if isinstance(line, dict) else []
+        endings = _OF_MANY_RECORDS.intersection(map(_unpacked_ending, columns))
+        if isinstance(line, dict) and len(columns) == 1 and endings:
+            self._alone.setdefault(min(endings), f"{line['k']}.{columns[0]}")
+        else:
+            self._others = True
+            self._together.update(endings)
+
+    def refuse(self, name: str) -> None:
+        found = sorted(file for ending, file in self._alone.items() if ending not in self._together)
+        if found:
+            what = (
+                "a tar of files which hold records"
+                if not self._others
+                else "holds a file of records beside others"
+            )
+            raise ConvertError(
+                f"source {name!r}: {what} ({shorten(found[0], 80)}), and not one of samples; unpack it"
+                f" (tar -xf {shlex.quote(name)} -C FOLDER), and name what is inside"
+            )
+
+
+def _unpacked_ending(column: str) -> str:
+    for suffix in PACKED_SUFFIXES:
+        column = column.removesuffix(suffix)
+    return column.rpartition(".")[2]
 
 
 def _members(path: Path, name: str, advance: Callable[[int], None]) -> Iterator[tarfile.TarInfo]:
