@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamshard.convert.files import FILE_ENCODINGS
 from streamshard.convert.json_members import BY_COLUMN, WHOLE
+from streamshard.convert.likeness import MESSAGES
 from streamshard.convert.media_parts import MEDIA_COLUMNS
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import Beside
@@ -96,10 +97,7 @@ class Findings:
             )
         elif not self.images and self.nested_like:
             ((way, _),) = self.nested_like.most_common(1)
-            found.append(
-                f"no record yields an image: values at {way} look like names of images, and are kept as text; images"
-                f" have a key of their own (jq -c '.image = {way}' writes it so)"
-            )
+            found.append(f"no record yields an image: {_nested_text(way)}")
         elif self._options.image_root is not None and not self.images and not self.files:
             found.append(
                 "no record yields an image although --image-root was given: check the image keys, and name them with"
@@ -125,6 +123,23 @@ class Findings:
             found.append(
                 f"files lie in folders such as {partitions[0]!r}, which say a value that is in no file and becomes no"
                 " column; write it into the files if it is wanted"
+            )
+        links = [link for each in self.beside for link in each.links]
+        if links:
+            more = ", …" if len(links) > _LISTED_KEYS else ""
+            found.append(
+                f"links to folders ({', '.join(links[:_LISTED_KEYS])}{more}) are not followed, and what is there is"
+                " left out: --allow-outside-root takes it"
+            )
+        unread = sorted({ending for each in self.beside for ending in each.unread})
+        if unread:
+            found.append(
+                f"pictures of kinds that are not read ({', '.join(unread)}) are left out: convert them to JPEG or PNG"
+            )
+        for ending, count in sorted({pair for each in self.beside for pair in each.left.items()}):
+            found.append(
+                f"{count} files {ending or 'without an ending'} lie in a folder of images and are left out: a text or"
+                " JSON object beside each image, of the same name, is taken, and metadata.jsonl may hold anything"
             )
         if self.file_like:
             keys = [key for key, _ in self.file_like.most_common(_LISTED_KEYS)]
@@ -208,6 +223,20 @@ class Findings:
             more = f" and {len(names) - _LISTED_SOURCES} more" if len(names) > _LISTED_SOURCES else ""
             found.append(f"no records in {', '.join(names[:_LISTED_SOURCES])}{more}")
         return found
+
+
+def _nested_text(way: str) -> str:
+    """What to say of images at a way inside objects."""
+    messages = way.removesuffix(MESSAGES)
+    if messages != way:
+        return (
+            f"messages at {messages} hold images, and are kept as they are; messages have a key of their own (jq -c"
+            f" '.messages = {messages}' writes it so)"
+        )
+    return (
+        f"values at {way} look like names of images, and are kept as text; images have a key of their own (jq -c"
+        f" '.image = {way}' writes it so)"
+    )
 
 
 def _held(key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -129,8 +130,18 @@ class _Job:
         if options.fetch is not None and find_spec("aiohttp") is None:
             raise ConvertError("--fetch needs aiohttp: pip install 'streamshard[http]'")
         self._origins = find_origins(
-            options.sources, options.storage_options, options.kind, options.recipe_options, options.records
+            options.sources,
+            options.storage_options,
+            options.kind,
+            options.recipe_options,
+            options.records,
+            follow_links=options.allow_outside_root,
         )
+        for (name, _, _), times in Counter(
+            (each.name, each.location, each.detail) for each in self._origins
+        ).items():
+            if times > 1:
+                self._progress.note(f"{name} is named {times} times, and its records are taken as often")
         if options.image_root is not None:
             open_place(
                 options.image_root,

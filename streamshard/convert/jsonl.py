@@ -168,8 +168,9 @@ def _meant(text: str, place: int) -> str:
         return f"; expected an object, and the line is {shorten(rest, 40)}{hint}"
     if _is_open(text, rest):
         return (
-            "; an object over several lines? JSONL has one a line (`jq -c . FILE` writes it so); --records KEY takes"
-            " the records that one object holds under a key, --records . those under all of its keys"
+            "; a file that was cut, or an object over several lines? JSONL has one a line (`jq -c . FILE` writes it"
+            " so); --records KEY takes the records that one object holds under a key, --records . those under all of"
+            " its keys"
         )
     if rest == ",":
         return "; JSONL has one object a line and no comma behind it"

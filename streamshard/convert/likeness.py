@@ -9,6 +9,9 @@ from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.messages import holds_parts, take_parts
 from streamshard.convert.origins import IMAGE_SUFFIXES
 
+MESSAGES = "[]"
+"""The end of a way to messages that hold images."""
+
 _LONGEST_PATH = 4096
 _LONGEST_TEXT = 1 << 16
 _LISTED_ITEMS = 8
@@ -28,7 +31,10 @@ def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> l
 
 
 def nested_image_like(values: Mapping[str, Any]) -> list[str]:
-    """Where objects inside a record hold what looks like names of image files, as jq writes it: ``.meta.image``."""
+    """Where objects inside a record hold what looks like names of image files, as jq writes it: ``.meta.image``.
+
+    Of messages that hold images, with :data:`MESSAGES` behind it: ``.body.messages[]``.
+    """
     return [way for key, value in values.items() if type(value) is dict for way in _ways(f".{key}", value, 1)]
 
 
@@ -39,6 +45,8 @@ def _ways(way: str, value: dict[str, Any], depth: int) -> list[str]:
             found += _ways(f"{way}.{key}", item, depth + 1)
         elif _names_images(item):
             found.append(f"{way}.{key}")
+        elif type(item) is list and holds_parts(item) and take_parts(item)[1]:
+            found.append(f"{way}.{key}{MESSAGES}")
     return found
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamshard.errors import ConvertError
+from streamshard.errors import ConvertError, StorageError
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.redact import public_url
 
@@ -19,9 +19,19 @@ _LARGEST_INDEX = 1 << 30
 
 
 class Place:
-    """A folder of inputs, an absolute path or a URL. Hidden files, and those that begin with ``_``, are not seen."""
+    """A folder of inputs, an absolute path or a URL. Hidden files, and those that begin with ``_``, are not seen.
 
-    def __init__(self, location: str, storage_options: Mapping[str, Any] | None) -> None:
+    Args:
+        location: of the folder.
+        storage_options: passed to fsspec.
+        follow_links: look into folders that links lead to, unless these lie inside the folder anyway.
+    """
+
+    def __init__(
+        self, location: str, storage_options: Mapping[str, Any] | None, *, follow_links: bool = False
+    ) -> None:
+        self.follow_links = follow_links
+        self.unfollowed: list[str] = []
         self.location = location.rstrip("/") if not is_local(location) else location
         self.name = public_url(self.location)
         self.local = is_local(location)
@@ -32,13 +42,35 @@ class Place:
         if not self.local:
             keys = self._store.list()
             return [key for key in keys if not any(part[:1] in "._" for part in key.split("/"))]
-        found: list[str] = []
-        for folder, folders, files in os.walk(self.location):
-            folders[:] = sorted(name for name in folders if name[:1] not in "._")
-            inside = os.path.relpath(folder, self.location)
-            prefix = "" if inside == "." else f"{inside}/"
-            found += [prefix + name for name in files if name[:1] not in "._"]
-        return sorted(found)
+        return sorted(self._walked())
+
+    def _walked(self) -> Iterator[str]:
+        """The files at any depth. With each folder go the real folders on the way to it: none is entered twice."""
+        left = [(self.location, "", [os.path.realpath(self.location)])]
+        while left:
+            folder, prefix, trees = left.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    shown = [entry for entry in entries if entry.name[:1] not in "._"]
+            except OSError as error:
+                raise StorageError(f"{folder}: the folder cannot be listed ({error.strerror})") from error
+            for entry in shown:
+                if not entry.is_dir():
+                    yield prefix + entry.name
+                elif (mine := self._trees(entry, prefix, trees)) is not None:
+                    left.append((entry.path, f"{prefix}{entry.name}/", mine))
+
+    def _trees(self, entry: os.DirEntry[str], prefix: str, trees: list[str]) -> list[str] | None:
+        """The real folders on the way into a folder; ``None`` where a link is not to be followed."""
+        if not entry.is_symlink():
+            return trees
+        real = os.path.realpath(entry.path)
+        if any(f"{real}/".startswith(f"{tree}/") or f"{tree}/".startswith(f"{real}/") for tree in trees):
+            return None
+        if not self.follow_links:
+            self.unfollowed.append(prefix + entry.name)
+            return None
+        return [*trees, real]
 
     def names(self) -> list[str]:
         """All files at any depth as paths below the folder, sorted."""

@@ -13,6 +13,9 @@ from urllib.parse import unquote
 from streamshard.convert.problems import shorten
 
 _IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
+_SPACED = re.compile(r"\s*/\s*")
+_PART = re.compile(r"[^/\\]+")
+_MOST_PARTS = 32
 _LISTED_ENTRIES = 200_000
 _OTHER_ROOTS = 64
 # Comparing spelling takes some 5 µs a name, for each of perhaps a million files that are missing.
@@ -39,6 +42,9 @@ class MissingImages:
         other = self._other_root(root, reference)
         if other:
             return f"{shorten(f'{other}/{reference}')} does: --image-root {shorten(other)}"
+        front = front_too_many(root, reference)
+        if front:
+            return f"without {shorten(front)} in front it does: cut that off the references"
         if names is None:
             return f"the folder {shorten(folder)} does not exist either{self._meant_folder(folder)}"
         near = self._nearby_names(base.rpartition("\\")[2], folder)
@@ -75,9 +81,25 @@ class MissingImages:
         return stems
 
 
+def front_too_many(root: str, reference: str) -> str:
+    """What to cut off a reference, folders of another machine or root, for a file that is there; or nothing."""
+    parts = list(_PART.finditer(reference))
+    if any(part.group() == ".." for part in parts):
+        return ""
+    for place, part in enumerate(parts[1:_MOST_PARTS], 1):
+        if os.path.isfile(f"{root}/{'/'.join(each.group() for each in parts[place:])}"):  # noqa: PTH113
+            return reference[: part.start()]
+    return ""
+
+
 def _meant_path(path: str) -> str | None:
     """A file that is there under the path as other systems write it."""
-    for other in (path.strip(), path.replace("\\", "/"), unquote(path), unquote(path.replace("+", " "))):
+    for other in (
+        _SPACED.sub("/", path.strip()),
+        path.replace("\\", "/"),
+        unquote(path),
+        unquote(path.replace("+", " ")),
+    ):
         if other != path and os.path.isfile(other):  # noqa: PTH113
             return other
     return None

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from streamshard.convert.braces import expanded
 from streamshard.convert.listing import Place
 from streamshard.convert.places import local_path
 from streamshard.convert.unpacking import PACKED_SUFFIXES
@@ -40,7 +41,24 @@ _SUFFIXES = {
 }
 IMAGE_SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm", ".jfif",
+    ".jpe", ".heif", ".apng", ".jp2", ".pbm", ".pnm", ".tga", ".ico",
 )  # fmt: skip
+UNREAD_PICTURES = (
+    ".jxl",
+    ".svg",
+    ".psd",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".dng",
+    ".exr",
+    ".eps",
+    ".xcf",
+    ".pdf",
+)
+"""Endings of pictures that are not read: nobody would look for such files among those that were left out."""
+
 # Files that people have, and that would only be broken lines.
 _UNREAD = {
     b"PK\x03\x04": "a ZIP archive (.zip, .xlsx, .npz): unpack it, or save the sheet as CSV, and name what is inside",
@@ -54,11 +72,20 @@ _UNREAD = {
     b"\x89HDF\r\n\x1a\n": "an HDF5 file: give its rows to streamshard.convert_records",
     b"\x93NUMPY": "a NumPy array: give its rows to streamshard.convert_records",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name what is inside",
+    **dict.fromkeys(
+        (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*"),
+        "a picture, and no records: name the folder that holds the pictures",
+    ),
+    b"%PDF": "a PDF document: make pictures of its pages, and name their folder",
     b"Rar!": "a RAR archive: unpack it, and name what is inside",
 }
 _SPLIT = re.compile(r"(?:data/)?(train|test|validation|valid|val|dev|eval)(?:[-_.\d/]|$)", re.IGNORECASE)
 _PARTITION = re.compile(r"\w+=[^/]*")
 _METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
+_READ_AGAIN = (
+    "what is converted is read twice, and parts of it again after a kill, so that it cannot be standard input or"
+    " another pipe: write it into a file, and name that"
+)
 _PATTERN = re.compile(r"[*?\[]")
 _RECIPE_SUFFIX = ".py"
 
@@ -69,10 +96,16 @@ class Beside(NamedTuple):
     Attributes:
         images: how many image files.
         partition: the first part of a path that says a value (``"lang=de"``).
+        links: links to folders, which are not followed.
+        unread: the endings of files that are pictures of kinds that are not read.
+        left: ending → how many files of a folder of images have it and are in no record, where there are many.
     """
 
     images: int = 0
     partition: str = ""
+    links: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    left: Mapping[str, int] = {}
 
 
 class Origin(NamedTuple):
@@ -101,6 +134,8 @@ def find_origins(
     kind: str | None = None,
     recipe_options: Sequence[tuple[str, str]] = (),
     records: str = "",
+    *,
+    follow_links: bool = False,
 ) -> list[Origin]:
     """Look all inputs up; where two files have one name, their names are as much of their paths as tells them apart.
 
@@ -108,6 +143,7 @@ def find_origins(
         kind: one of :data:`KINDS` for all of them; ``None``: told by what they are.
         recipe_options: pairs of an option of a recipe and its value.
         records: where in the JSON object of a file its records are, see :mod:`streamshard.convert.json_members`.
+        follow_links: look into the folders that links inside a folder lead to.
 
     Raises:
         ConvertError: one does not exist, is of no known kind, or holds nothing; options without a recipe; ``records``
@@ -117,7 +153,9 @@ def find_origins(
     origins = [
         origin
         for source in sources
-        for origin in _Lookup(source, storage_options, kind, recipe_options).origins(source)
+        for origin in _Lookup(
+            source, storage_options, kind, recipe_options, follow_links=follow_links
+        ).origins(source)
     ]
     if recipe_options and all(origin.kind != RECIPE for origin in origins):
         raise ConvertError(
@@ -161,13 +199,21 @@ class _Lookup:
         storage_options: Mapping[str, Any] | None,
         kind: str | None,
         recipe_options: Sequence[tuple[str, str]],
+        *,
+        follow_links: bool,
     ) -> None:
         self._shown = public_url(source)
+        self._follow_links = follow_links
         self._options = storage_options
         self._kind = kind
         self._recipe_options = recipe_options
 
     def origins(self, source: str) -> list[Origin]:
+        if source == "-":
+            raise ConvertError(f"source '-': {_READ_AGAIN}")
+        names = expanded(source)
+        if len(names) > 1 and not (is_local(source) and local_path(source).exists()):
+            return [each for name in names for each in self._with(name).origins(name)]
         if not is_local(source):
             if self._kind == RECIPE or source.lower().endswith(_RECIPE_SUFFIX):
                 raise ConvertError(f"source {self._shown!r}: a recipe is code; only local ones are run")
@@ -181,15 +227,21 @@ class _Lookup:
             return recipe_origins(path, self._recipe_options)
         return self._local(path, source)
 
+    def _with(self, source: str) -> _Lookup:
+        """As this, for one of the names that an argument stands for."""
+        return _Lookup(
+            source, self._options, self._kind, self._recipe_options, follow_links=self._follow_links
+        )
+
     def _local(self, path: Path, source: str) -> list[Origin]:
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return self._local_pattern(path, source)
         if path.is_dir():
-            return self._folder(Place(str(path), None), str(path))
+            return self._folder(self._place(str(path)), str(path))
         if not path.is_file():
-            raise ConvertError(f"source {self._shown!r}: not a regular file")
+            raise ConvertError(f"source {self._shown!r}: not a regular file; {_READ_AGAIN}")
         kind = self._kind or _kind_by_content(path) or kind_by_name(path.name) or "jsonl"
         self._refuse_folder_kind(kind)
         if self._kind is None and path.suffix == _RECIPE_SUFFIX:
@@ -244,7 +296,10 @@ class _Lookup:
         return [origin for key in keys for origin in self._remote(f"{root}/{key}")]
 
     def _remote_folder(self, url: str) -> list[Origin]:
-        return self._folder(Place(url, self._options), url)
+        return self._folder(self._place(url), url)
+
+    def _place(self, location: str) -> Place:
+        return Place(location, self._options, follow_links=self._follow_links)
 
     def _folder(self, place: Place, location: str) -> list[Origin]:
         described = () if self._kind else _described_folders(place.names())
@@ -256,7 +311,7 @@ class _Lookup:
                     f" such as {shown}/{described[0]}, or name all of them one after another"
                 )
             places = [f"{location.rstrip('/')}/{folder}" for folder in described]
-            return [each for one in places for each in self._folder(Place(one, self._options), one)]
+            return [each for one in places for each in self._folder(self._place(one), one)]
         kind = self._kind or self._kind_of_folder(place)
         if kind == "mds":
             from streamshard.convert.forms.mds_stage import shard_origins
@@ -308,7 +363,7 @@ class _Lookup:
         if not counts:
             raise ConvertError(
                 f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(_SUFFIXES))},"
-                " images); name the files themselves, or their kind with --from"
+                f" images); name the files themselves, or their kind with --from{_links_text(place)}"
             )
         if counts["webdataset"]:
             return "webdataset"  # the others describe them (img2dataset)
@@ -346,7 +401,10 @@ class _Lookup:
         origins = [place.origin(name, kind) for name in names]
         images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in place.names())
         parts = (part for name in names for part in name.split("/")[:-1] if _PARTITION.fullmatch(part))
-        return [origins[0]._replace(beside=Beside(images, next(parts, ""))), *origins[1:]]
+        return [
+            origins[0]._replace(beside=Beside(images, next(parts, ""), tuple(place.unfollowed))),
+            *origins[1:],
+        ]
 
     def _refuse_folder_kind(self, kind: str) -> None:
         if kind in ("mds", "litdata", "imagefolder"):
@@ -356,6 +414,13 @@ class _Lookup:
 def kind_by_name(name: str) -> str | None:
     """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
     return _SUFFIXES.get(os.path.splitext(_bare(name))[1])  # noqa: PTH122 also the key of an object
+
+
+def _links_text(place: Place) -> str:
+    links = place.unfollowed
+    return (
+        f"; links to folders ({', '.join(links[:3])}) are followed with --allow-outside-root" if links else ""
+    )
 
 
 def _pattern_of_split(name: str, end: int) -> str:

@@ -167,7 +167,12 @@ class LocalImages:
         if not real.startswith(self._inside) and not self._allow_outside:
             below = os.path.join(self._root, os.fsencode(reference.lstrip("/")))  # noqa: PTH118 bytes
             meant = reference.startswith("/") and b"\0" not in below and os.path.isfile(below)  # noqa: PTH113
-            hint = f" ({shorten(os.fsdecode(below))} is a file: leave out the '/' in front)" if meant else ""
+            front = "/" if meant else ""
+            if not meant and not os.path.isfile(real):  # noqa: PTH113 bytes
+                from streamshard.convert.missing import front_too_many
+
+                front = front_too_many(os.fsdecode(self._root), reference)
+            hint = f" (without {shorten(front)} in front it is a file there: leave that out)" if front else ""
             raise RecordProblem(
                 OUTSIDE_ROOT,
                 f"image {shorten(reference)} is {shorten(os.fsdecode(real))}, outside the image root"
@@ -187,7 +192,9 @@ class LocalImages:
         try:
             path = local.encode("utf-8")
         except UnicodeEncodeError:
-            raise RecordProblem(BAD_REFERENCE, f"image {shorten(reference)} is not valid Unicode") from None
+            raise RecordProblem(
+                BAD_REFERENCE, f"image {shorten(reference)} is not valid Unicode; rename the file"
+            ) from None
         if path.startswith(b"~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 bytes
         return os.path.join(self._named_root, path)  # noqa: PTH118 bytes

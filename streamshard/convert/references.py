@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import unquote, unquote_to_bytes
 
 from streamshard.convert.images import HEAD_NBYTES, sniff_format
 from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.media_parts import MEDIA_COLUMNS, take_media
 from streamshard.convert.messages import holds_parts, is_messages, take_parts
 from streamshard.convert.problems import BAD_REFERENCE, TWO_IMAGE_KEYS, RecordProblem, shorten
-from streamshard.convert.written_bytes import SHORTEST_TEXT, image_in
+from streamshard.convert.written_bytes import SHORTEST_TEXT, image_in, plain_base64
 
 KNOWN_IMAGE_KEYS = (
     "image", "images", "image_path", "image_paths", "image_file", "image_files", "img", "imgs", "img_path", "img_paths",
@@ -293,6 +293,13 @@ def _as_reference(place: str, value: object, hint: str | None = None) -> Referen
     content = image_in(value) if hint is None else None
     if content is not None:
         return Embedded(content)
+    if isinstance(value, dict) and hint is None:
+        key = next((key for key in sorted(_NAME_KEYS | {"path"}) if isinstance(value.get(key), str)), None)
+        if key is not None:
+            hint = (
+                f"if its image is what stands under {key!r}, give the record that alone ({{'path': …}}), and the rest"
+                " under another key"
+            )
     raise RecordProblem(
         BAD_REFERENCE,
         f"{place} is {_shown(value)}, expected a path, a data URI, bytes or a list of them; {hint or _HINT}",
@@ -324,7 +331,7 @@ def decode_base64(text: str, place: str) -> bytes:
         RecordProblem: it is broken.
     """
     try:
-        return base64.b64decode("".join(text.split()), validate=True)
+        return plain_base64(text)
     except (binascii.Error, ValueError) as error:
         raise RecordProblem(BAD_REFERENCE, f"{place}: broken base64: {error}") from None
 
@@ -341,19 +348,23 @@ def _shown(value: object) -> str:
 
 
 def decode_data_uri(reference: str) -> bytes:
-    """The bytes of ``data:image/png;base64,…``. Messages never hold the whole URI.
+    """The bytes of ``data:image/png;base64,…`` or ``data:image/png,%89PNG…`` (RFC 2397).
+
+    Messages never hold the whole URI.
 
     Raises:
-        RecordProblem: no base64 data URI, or broken base64.
+        RecordProblem: no such URI, or broken base64.
     """
     match = _DATA_URI.match(reference)
-    if match is None or not match.group(2).lower().endswith(";base64"):
+    is_base64 = match is not None and match.group(2).lower().endswith(";base64")
+    if match is None or not (is_base64 or "%" in match.group(3)):
         raise RecordProblem(
             BAD_REFERENCE, f"{shorten(reference, 40)} is no data URI of the form data:image/png;base64,…"
         )
+    if not is_base64:
+        return unquote_to_bytes(match.group(3))
     try:
-        # Line breaks are allowed inside base64 text; anything else strange is a broken URI.
-        return base64.b64decode("".join(match.group(3).split()), validate=True)
+        return plain_base64(unquote(match.group(3)))
     except (binascii.Error, ValueError) as error:
         raise RecordProblem(
             BAD_REFERENCE, f"broken base64 in data URI {shorten(reference, 40)}: {error}"

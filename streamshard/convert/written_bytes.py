@@ -45,10 +45,19 @@ def _bytes_in(value: object) -> bytes | None:
     return _of_notation(value) if value.startswith(("b'", 'b"')) else None
 
 
-def _of_base64(text: str) -> bytes | None:
+def plain_base64(text: str) -> bytes:
+    """The bytes of a base64 text of either alphabet, with padding or without; line breaks in it mean nothing.
+
+    Raises:
+        ValueError: it is broken.
+    """
     plain = "".join(text.split()).translate(_OTHER_ALPHABET).rstrip("=")
+    return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+
+
+def _of_base64(text: str) -> bytes | None:
     try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+        return plain_base64(text)
     except (binascii.Error, ValueError):
         return None
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -345,8 +346,22 @@ def test_b039_data_uris_are_decoded_and_their_text_is_not_kept(tmp_path: Path, h
     assert LocalDataset(str(tmp_path / "A"))[0]["image"].convert("RGB").getpixel((0, 0)) == (1, 2, 3)
 
 
+def test_data_uris_as_urls_and_other_programs_write_them(tmp_path: Path) -> None:
+    content = picture("JPEG", color=(250, 120, 3), size=(40, 30))
+    text = base64.b64encode(content).decode()
+    assert {"+", "/"} <= set(text)
+    uris = [
+        f"data:image/jpeg;base64,{quote(text, safe='')}",
+        f"data:image/jpeg;base64,{base64.urlsafe_b64encode(content).decode()}",
+        f"data:image/jpeg;base64,{text.rstrip('=')}",
+        f"data:image/jpeg,{quote(content)}",
+    ]
+    samples = converted(write_lines(tmp_path / "a.jsonl", [{"image": uri} for uri in uris]), tmp_path / "A")
+    assert [sample["image"] for sample in samples] == [content] * 4
+
+
 @pytest.mark.parametrize(
-    "uri", [_PIXEL[:-1], _PIXEL.replace(";base64", ""), _PIXEL + "!", "data:image/png;base64,", "data:,x"]
+    "uri", [_PIXEL[:27], _PIXEL.replace(";base64", ""), _PIXEL + "!", "data:image/png;base64,", "data:,x"]
 )
 def test_b039_a_broken_data_uri_is_named_without_printing_all_of_it(tmp_path: Path, uri: str) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": 1}, {"image": uri}])

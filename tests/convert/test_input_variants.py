@@ -270,6 +270,39 @@ def folder(root: Path, files: dict[str, bytes], **options: Any):
     return convert(ConvertOptions((str(root / "in"),), str(root / "out"), workers=1, **options))
 
 
+def test_files_of_a_folder_of_images_that_are_in_no_record_are_pointed_out(tmp_path):
+    files = {f"images/{n}.jpg": JPEG for n in range(4)} | {f"labels/{n}.txt": b"0 1" for n in range(4)}
+    summary = folder(
+        tmp_path, {**files, "images/4.JXL": b"", "images/5.svg": b"", "README.md": b"", "a.yaml": b""}
+    )
+    assert list(summary.warnings) == [
+        "pictures of kinds that are not read (.jxl, .svg) are left out: convert them to JPEG or PNG",
+        "4 files .txt lie in a folder of images and are left out: a text or JSON object beside each image, of the same"
+        " name, is taken, and metadata.jsonl may hold anything",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("in.csv", b'{"a": 1, "b": "x"}\n', "the first line is a JSON object, .*say --from jsonl"),
+        ("in.parquet", b'{"a": 1}\n', "not a sound Parquet file: .*begins as JSON does: say --from jsonl"),
+        ("in.parquet", b"x", "not a sound Parquet file: .*fetch or make it again"),
+        ("in.png", PNG, "a picture, and no records: name the folder that holds the pictures"),
+        ("in.jpg", JPEG, "a picture, and no records"),
+        ("in.pdf", b"%PDF-1.7", "a PDF document"),
+        (
+            "in.jsonl",
+            b'{"a": 1}\n{"a": ',
+            r"in\.jsonl:2: .*a file that was cut, or an object over several lines",
+        ),
+    ],
+)
+def test_a_file_that_is_not_what_it_is_called_says_what_to_do(tmp_path, name, content, message):
+    with pytest.raises(ConvertError, match=message):
+        converted(tmp_path, content, name)
+
+
 def test_texts_beside_images_are_their_text(tmp_path):
     files = {"1.jpg": JPEG, "1.txt": "ein größerer Hund\r\n".encode(), "2.png": PNG, "notes.txt": b"x"}
     folder(tmp_path, files)

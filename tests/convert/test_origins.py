@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from streamshard.convert.braces import expanded
+from streamshard.convert.job import convert
 from streamshard.convert.options import ConvertOptions
 from streamshard.convert.origins import find_origins, kind_by_name
+from streamshard.convert.progress import SilentProgress
 from streamshard.convert.scan import held_objects
 from streamshard.errors import ConvertError, StorageError
 from streamshard.storage import open_store
@@ -44,6 +49,81 @@ def test_patterns_are_those_of_a_shell(tree: Path) -> None:
     assert _names(tree / "[x].jsonl") == ["[x].jsonl"]  # a file of that very name comes first
     with pytest.raises(ConvertError, match="no file matches the pattern"):
         _names(tree / "*.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x-{08..11}.tar", ["x-08.tar", "x-09.tar", "x-10.tar", "x-11.tar"]),
+        ("{3..1}", ["3", "2", "1"]),
+        ("{a,b}/{0..1}", ["a/0", "a/1", "b/0", "b/1"]),
+        ("{x}{}{a..c}{1..}", ["{x}{}{a..c}{1..}"]),
+        ("plain", ["plain"]),
+    ],
+)
+def test_braces_are_those_of_a_shell(text: str, names: list[str]) -> None:
+    assert expanded(text) == names
+
+
+def test_braces_stand_for_several_sources(tree: Path, tmp_path: Path) -> None:
+    assert _names(tree / "{c,a}.jsonl") == ["c.jsonl", "a.jsonl"]
+    with pytest.raises(ConvertError, match=r"b\.jsonl': no such file"):
+        _names(tree / "{a,b}.jsonl")
+    url = f"memory://{tmp_path.name}/braces"
+    for number in range(2):
+        open_store(url).put(f"{number:03}.jsonl", tree / "a.jsonl")
+    assert _names(url + "/{000..001}.jsonl") == ["000.jsonl", "001.jsonl"]
+    write_lines(tree / "{a,c}.jsonl", [{"id": 1}])
+    assert _names(tree / "{a,c}.jsonl") == ["{a,c}.jsonl"]  # a file of that very name comes first
+    with pytest.raises(ConvertError, match="more than 1000000 names"):
+        _names(tree / "{0..999}{0..999}{0..1}")
+
+
+def test_a_pipe_is_no_source(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in ("-", tmp_path / "pipe"):
+        with pytest.raises(
+            ConvertError, match="cannot be standard input or another pipe: write it into a file"
+        ):
+            _names(source)
+
+
+def test_a_source_that_is_named_twice_is_told(tree: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    progress = SilentProgress()
+    progress.note = notes.append  # type: ignore[method-assign]
+    sources = (str(tree), str(tree / "a.jsonl"))
+    convert(ConvertOptions(sources, str(tmp_path / "A"), workers=1), progress)
+    assert notes == ["a.jsonl is named 2 times, and its records are taken as often"]
+
+
+def test_links_to_folders_are_followed_where_images_may_leave_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    for name in ("in/cat/1.png", "else/dog/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(picture())
+    (root / "dog").symlink_to(tmp_path / "else" / "dog")
+    # Ways back, and a second way to what is there.
+    (root / "cat" / "up").symlink_to("..")
+    (root / "twin").symlink_to("cat")
+    (tmp_path / "else" / "dog" / "all").symlink_to(tmp_path / "else")
+    (tmp_path / "else" / "dog" / "in").symlink_to(root)
+    (root / "gone").symlink_to("nowhere")
+    summary = run(root, tmp_path / "A")
+    (warning,) = summary.warnings
+    assert warning.startswith(
+        "links to folders (dog) are not followed, and what is there is left out: --allow-outside"
+    )
+    samples = converted(root, tmp_path / "B", allow_outside_root=True)
+    assert [(sample["image_path"], sample["class"]) for sample in samples] == [
+        ("cat/1.png", "cat"),
+        ("dog/2.png", "dog"),
+    ]
+    shutil.rmtree(root / "cat")
+    with pytest.raises(
+        ConvertError, match=r"known kind .*; links to folders \(dog\) are followed with --allow"
+    ):
+        run(root, tmp_path / "C")
 
 
 def test_urls_have_folders_and_patterns_too(tree: Path, tmp_path: Path) -> None:

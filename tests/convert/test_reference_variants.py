@@ -220,13 +220,14 @@ def test_a_percent_in_a_file_name_is_no_escape(tmp_path):
         ("dir\\a.png", "dir/a.png", "/dir/a.png' does"),
         ("a.png ", "a.png", "/a.png' does"),
         ("a.png\n", "a.png", "/a.png' does"),
+        (" dir / a.png", "dir/a.png", "/dir/a.png' does"),
         ("A.PNG", "a.png", "nearby: 'a.png'"),
         ("a.jpg", "a.png", "nearby: 'a.png'"),
         ("pciture.png", "picture.png", "nearby: 'picture.png'"),
-        ("no/a.png", "a.png", "does not exist either"),
+        ("no/a.png", "b.png", "does not exist either"),
         ("dir/b/a.png", "DIR/b/a.png", "nearby: 'DIR'"),
         ("zzz.png", "a.png", "nothing of a similar name"),
-        ("C:\\data\\a.png", "a.png", "nearby: 'a.png'"),
+        ("C:\\data\\a.png", "A.png", "nearby: 'A.png'"),
         ("a.png;a.png", "a.png", "these are 2 files that do"),
     ],
 )
@@ -341,7 +342,10 @@ def test_what_is_no_written_image_is_refused_with_its_line(tmp_path, value):
         ("images/a.jpg", "images", ["images/a.jpg"], "images/a.jpg' does: --image-root '{root}'"),
         ("a.jpg", "", ["pictures/a.jpg"], "pictures/a.jpg' does: --image-root '{root}/pictures'"),
         ("x/a.jpg", "", ["pictures/x/a.jpg"], "--image-root '{root}/pictures'"),
-        ("/a.jpg", "", ["a.jpg"], "a.jpg' is a file: leave out the '/' in front"),
+        ("/a.jpg", "", ["a.jpg"], "without '/' in front it is a file there: leave that out"),
+        ("/home/al/x/a.jpg", "", ["x/a.jpg"], "without '/home/al/' in front it is a file there"),
+        ("D:\\data\\x\\a.jpg", "", ["x/a.jpg"], "without 'D:\\\\data\\\\' in front it does: cut that off"),
+        ("data/./a.jpg", "", ["a.jpg"], "without 'data/' in front it does"),
     ],
 )
 def test_an_image_below_another_root_is_pointed_out(tmp_path, reference, root, files, hint):
@@ -382,6 +386,22 @@ def test_names_of_images_under_an_unknown_key_are_pointed_out(tmp_path, key):
     summary = converted(tmp_path, records, {}, image_keys=(key,), overwrite=True)
     assert summary.images == {key: {"png": 3}}
     assert not summary.warnings
+
+
+def test_messages_inside_objects_are_pointed_out(tmp_path):
+    part = {"type": "image_url", "image_url": {"url": "a.png"}}
+    records = [{"body": {"messages": [{"role": "user", "content": [part]}], "model": "x"}}]
+    (warning,) = converted(tmp_path, records, {"a.png": PNG}).warnings
+    assert "messages at .body.messages hold images" in warning
+    assert "jq -c '.messages = .body.messages'" in warning
+
+
+def test_an_image_beside_other_keys_in_an_object_says_where_it_belongs(tmp_path):
+    records = [{"images": [{"path": "a.png", "caption": "x"}, {"path": "a.png", "caption": "y"}]}]
+    with pytest.raises(
+        ConvertError, match=r"in\.jsonl:1: images\[0\] is dict .*if its image is what stands under 'path'"
+    ):
+        converted(tmp_path, records, {"a.png": PNG})
 
 
 def test_an_address_beside_an_image_is_not_pointed_out(tmp_path):

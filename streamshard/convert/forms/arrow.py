@@ -57,7 +57,7 @@ def row_group_spans(path: Path, name: str) -> list[tuple[tuple[int, int], int]]:
     try:
         metadata = pa.parquet.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        raise _broken(name, "Parquet", error) from None
+        raise _broken(name, "Parquet", error, path) from None
     spans: list[tuple[tuple[int, int], int]] = []
     first = before = rows = nbytes = 0
     for group in range(metadata.num_row_groups):
@@ -100,7 +100,7 @@ def stage_table(task: StageTask, path: Path, spool: Path, advance: Callable[[int
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the data
-        raise _broken(origin.name, kind, error) from None
+        raise _broken(origin.name, kind, error, path) from None
     return Source(
         origin.name,
         str(spool),
@@ -137,12 +137,15 @@ def table_rows(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the data
-        raise _broken(name, "Parquet" if kind == "parquet" else "Arrow", error) from None
+        raise _broken(name, "Parquet" if kind == "parquet" else "Arrow", error, path) from None
 
 
-def _broken(name: str, kind: str, error: Exception) -> ConvertError:
+def _broken(name: str, kind: str, error: Exception, path: Path) -> ConvertError:
     text = " ".join(str(error).split())
-    return ConvertError(f"source {name!r}: not a sound {kind} file: {text[:300]}; fetch or make it again")
+    with path.open("rb") as file:
+        is_json = file.read(1) in (b"{", b"[")
+    advice = "it begins as JSON does: say --from jsonl" if is_json else "fetch or make it again"
+    return ConvertError(f"source {name!r}: not a sound {kind} file: {text[:300]}; {advice}")
 
 
 def _parquet_batches(

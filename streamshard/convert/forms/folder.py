@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ import xxhash
 from streamshard.convert.forms.metadata import METADATA, Metadata
 from streamshard.convert.jsonl import BOM, parse_record
 from streamshard.convert.listing import Place
-from streamshard.convert.origins import IMAGE_SUFFIXES, Origin
+from streamshard.convert.origins import IMAGE_SUFFIXES, UNREAD_PICTURES, Beside, Origin
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.sources import LINES, Source
 from streamshard.convert.wide_text import narrowed
 from streamshard.errors import ConvertError
 
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
+_LINKED = " links"
+# Fewer files of a kind than half of the images describe the whole folder, or nothing.
+_FEWEST_LEFT = 2
 _TEXTS = (".txt", ".caption")
 _OBJECTS = (".json",)
 
@@ -55,7 +59,26 @@ def folder_origin(place: Place, shown: str) -> Origin:
         nbytes += size
         digest.update(f"{name}\0{size}\0{mtime_ns}\n".encode("utf-8", "surrogateescape"))
     name = place.name.rstrip("/").rpartition("/")[2]
-    return Origin(name, place.location, place.location, nbytes, None, "imagefolder", digest.hexdigest())
+    taken = {*images, *described, *(() if described else beside)}
+    left = Counter(_ending(name) for name in place.names() if name not in taken)
+    return Origin(
+        name,
+        place.location,
+        place.location,
+        nbytes,
+        None,
+        "imagefolder",
+        f"{digest.hexdigest()}{_LINKED if place.follow_links else ''}",
+        Beside(
+            links=tuple(place.unfollowed),
+            unread=tuple(ending for ending in UNREAD_PICTURES if ending in left),
+            left={
+                ending: count
+                for ending, count in sorted(left.items())
+                if ending not in UNREAD_PICTURES and count >= max(_FEWEST_LEFT, len(images) // 2)
+            },
+        ),
+    )
 
 
 def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any] | None) -> Source:
@@ -64,7 +87,7 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
     Raises:
         ConvertError: a metadata file that is broken or names no files.
     """
-    place = Place(origin.location, storage_options)
+    place = Place(origin.location, storage_options, follow_links=origin.detail.endswith(_LINKED))
     described = next((name for name in METADATA if name in place.top()), None)
     metadata = None if described is None else Metadata(place, described, set(_images(place)))
     records = _labelled(place) if metadata is None else metadata.records()
@@ -89,6 +112,10 @@ def stage_folder(origin: Origin, target: Path, storage_options: Mapping[str, Any
 
 def _images(place: Place) -> list[str]:
     return [name for name in place.names() if name.lower().endswith(IMAGE_SUFFIXES)]
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122 also the key of an object
 
 
 def _classes(images: Sequence[str]) -> list[str]:

@@ -92,6 +92,10 @@ def _column_names(header: list[str], name: str) -> list[str]:
     A first column without a name is the row numbers that pandas writes.
     """
     names = list(header)
+    if names[0].lstrip().startswith(('{"', "{'")):
+        raise ConvertError(
+            f"source {name!r}: the first line is a JSON object, and must name the columns: say --from jsonl"
+        )
     while names and not names[-1].strip():
         names.pop()
     if len(names) > 1 and not names[0].strip() and INDEX_COLUMN not in names:
