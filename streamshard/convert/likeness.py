@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from streamshard.convert.kinds import IMAGE_SUFFIXES
 from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.messages import holds_parts, take_parts
-from streamshard.convert.origins import IMAGE_SUFFIXES
 
 MESSAGES = "[]"
 """The end of a way to messages that hold images."""

@@ -51,7 +51,7 @@ class ConvertOptions:
         overwrite: replace a finished dataset in ``out``.
         append: add to the dataset in ``out``, which must have the same columns, or begin one where there is none.
         resume: go on with what an interrupted run has left in ``out``.
-        kind: what the sources are, see :data:`streamshard.convert.origins.KINDS`; ``None``: told by what they hold.
+        kind: what the sources are, see :data:`streamshard.convert.kinds.KINDS`; ``None``: told by what they hold.
         columns: pairs of a column and its encoding, for columns whose encoding is not to be found.
         drop: keys of the input that are left out.
         rename: pairs of a key of the input and its name in the dataset; all other options mean the new names.
@@ -216,7 +216,7 @@ class ConvertOptions:
             raise ValueError(f"task_memory={self.task_memory!r}: expected at least 1 byte")
 
     def _check_columns(self) -> None:
-        from streamshard.convert.origins import KINDS, ROWS
+        from streamshard.convert.kinds import KINDS, ROWS
         from streamshard.format.encodings import parse_encoding
 
         if self.kind is not None and self.kind not in (*KINDS, ROWS):

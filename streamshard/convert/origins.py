@@ -16,72 +16,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamshard.convert.braces import expanded
+from streamshard.convert.kinds import (
+    IMAGE_SUFFIXES,
+    RECIPE,
+    SUFFIXES,
+    bare_name,
+    kind_by_content,
+    kind_by_index,
+    kind_by_name,
+)
 from streamshard.convert.listing import Place
 from streamshard.convert.places import local_path
-from streamshard.convert.unpacking import PACKED_SUFFIXES
 from streamshard.errors import BlobNotFoundError, ConvertError
 from streamshard.storage.opening import is_local, open_store
 from streamshard.storage.redact import public_url
 from streamshard.storage.store import check_key
 
-RECIPE = "recipe"
-KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata", "imagefolder", RECIPE)
-"""The kinds of input, as ``--from`` takes them. ``hf`` also stands for single Arrow files."""
-
-ROWS = "rows"
-"""The kind of what :func:`streamshard.convert.records.convert_records` lays down."""
-
-_SUFFIXES = {
-    **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), "jsonl"),
-    ".csv": "csv",
-    **dict.fromkeys((".tsv", ".tab"), "tsv"),
-    **dict.fromkeys((".parquet", ".pq"), "parquet"),
-    ".arrow": "hf",
-    **dict.fromkeys((".tar", ".tgz"), "webdataset"),
-}
-IMAGE_SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif", ".ppm", ".pgm", ".jfif",
-    ".jpe", ".heif", ".apng", ".jp2", ".pbm", ".pnm", ".tga", ".ico",
-)  # fmt: skip
-UNREAD_PICTURES = (
-    ".jxl",
-    ".svg",
-    ".psd",
-    ".cr2",
-    ".cr3",
-    ".nef",
-    ".arw",
-    ".dng",
-    ".exr",
-    ".eps",
-    ".xcf",
-    ".pdf",
-)
-"""Endings of pictures that are not read: nobody would look for such files among those that were left out."""
-
-# Files that people have, and that would only be broken lines.
-_UNREAD = {
-    b"PK\x03\x04": "a ZIP archive (.zip, .xlsx, .npz): unpack it, or save the sheet as CSV, and name what is inside",
-    b"ORC": "an ORC file: write it as Parquet (pyarrow.orc.read_table, then pyarrow.parquet.write_table)",
-    b"Obj\x01": "an Avro file: write it as Parquet or JSONL",
-    **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "a pickle, which is not read since that runs code: write its records with streamshard.MDSWriter",
-    ),
-    b"SQLite format 3\0": "an SQLite database: write the table out as CSV (sqlite3 -csv -header FILE 'select …')",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file: give its rows to streamshard.convert_records",
-    b"\x93NUMPY": "a NumPy array: give its rows to streamshard.convert_records",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it, and name what is inside",
-    **dict.fromkeys(
-        (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*"),
-        "a picture, and no records: name the folder that holds the pictures",
-    ),
-    b"%PDF": "a PDF document: make pictures of its pages, and name their folder",
-    b"Rar!": "a RAR archive: unpack it, and name what is inside",
-}
+_METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
 _SPLIT = re.compile(r"(?:data/)?(train|test|validation|valid|val|dev|eval)(?:[-_.\d/]|$)", re.IGNORECASE)
 _PARTITION = re.compile(r"\w+=[^/]*")
-_METADATA = {"metadata.jsonl", "metadata.csv", "metadata.parquet"}
 _READ_AGAIN = (
     "what is converted is read twice, and parts of it again after a kill, so that it cannot be standard input or"
     " another pipe: write it into a file, and name that"
@@ -242,7 +195,7 @@ class _Lookup:
             return self._folder(self._place(str(path)), str(path))
         if not path.is_file():
             raise ConvertError(f"source {self._shown!r}: not a regular file; {_READ_AGAIN}")
-        kind = self._kind or _kind_by_content(path) or kind_by_name(path.name) or "jsonl"
+        kind = self._kind or kind_by_content(path) or kind_by_name(path.name) or "jsonl"
         self._refuse_folder_kind(kind)
         if self._kind is None and path.suffix == _RECIPE_SUFFIX:
             raise ConvertError(
@@ -348,7 +301,7 @@ class _Lookup:
     def _kind_of_folder(self, place: Place) -> str:
         top = place.top()
         if "index.json" in top:
-            return _kind_by_index(place)
+            return kind_by_index(place)
         if "dataset_dict.json" in top:
             raise ConvertError(
                 f"source {self._shown!r}: holds several splits; name one, such as {self._shown.rstrip('/')}/train"
@@ -362,13 +315,13 @@ class _Lookup:
             return "imagefolder"
         if not counts:
             raise ConvertError(
-                f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(_SUFFIXES))},"
+                f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(SUFFIXES))},"
                 f" images); name the files themselves, or their kind with --from{_links_text(place)}"
             )
         if counts["webdataset"]:
             return "webdataset"  # the others describe them (img2dataset)
         # A .json beside others describes them.
-        lines = Counter(kind_by_name(name) for name in names if not _bare(name).endswith(".json"))
+        lines = Counter(kind_by_name(name) for name in names if not bare_name(name).endswith(".json"))
         counts = Counter({kind: count for kind, count in lines.items() if kind}) or counts
         if len(counts) > 1:
             raise ConvertError(
@@ -383,7 +336,7 @@ class _Lookup:
         if len(found) > 1:
             shown = ", ".join(name for name, _ in sorted(found.values()))
             folder = self._shown.rstrip("/")
-            endings = sorted({os.path.splitext(_bare(name))[1] for name in names})  # noqa: PTH122
+            endings = sorted({os.path.splitext(bare_name(name))[1] for name in names})  # noqa: PTH122
             every = " ".join(f"'{folder}/**/*{ending}*'" for ending in endings)
             raise ConvertError(
                 f"source {self._shown!r}: its files are of several splits ({shown}); convert each by itself, such as"
@@ -393,7 +346,7 @@ class _Lookup:
     def _files(self, place: Place, kind: str) -> list[Origin]:
         names = [name for name in place.names() if kind_by_name(name) == kind]
         # A .json beside .jsonl files, or beside Arrow files, describes them.
-        lines = [name for name in names if not _bare(name).endswith(".json")]
+        lines = [name for name in names if not bare_name(name).endswith(".json")]
         names = lines or names
         if not names:
             raise ConvertError(f"source {self._shown!r}: a folder without files of kind {kind!r}")
@@ -409,11 +362,6 @@ class _Lookup:
     def _refuse_folder_kind(self, kind: str) -> None:
         if kind in ("mds", "litdata", "imagefolder"):
             raise ConvertError(f"source {self._shown!r}: a file; --from {kind} takes a folder")
-
-
-def kind_by_name(name: str) -> str | None:
-    """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
-    return _SUFFIXES.get(os.path.splitext(_bare(name))[1])  # noqa: PTH122 also the key of an object
 
 
 def _links_text(place: Place) -> str:
@@ -451,38 +399,6 @@ def _describe_images(names: Sequence[str]) -> bool:
         for name in names
         if kind_by_name(name) is not None
     )
-
-
-def _bare(name: str) -> str:
-    lowered = name.lower()
-    for suffix in PACKED_SUFFIXES:
-        lowered = lowered.removesuffix(suffix)
-    return lowered
-
-
-def _kind_by_content(path: Path) -> str | None:
-    with path.open("rb") as file:
-        head = file.read(512)
-    for magic, what in _UNREAD.items():
-        if head.startswith(magic):
-            raise ConvertError(f"source {path.name!r}: {what}")
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if head.startswith(b"ARROW1"):
-        return "hf"
-    return "webdataset" if head[257:262] == b"ustar" else None
-
-
-def _kind_by_index(place: Place) -> str:
-    try:
-        index = json.loads(place.read("index.json"))
-    except (ValueError, RecursionError) as error:
-        raise ConvertError(f"{place.name}/index.json: not JSON: {error}") from None
-    if isinstance(index, dict) and isinstance(index.get("shards"), list):
-        return "mds"
-    if isinstance(index, dict) and isinstance(index.get("chunks"), list):
-        return "litdata"
-    raise ConvertError(f"{place.name}/index.json: neither an MDS index (shards) nor a LitData one (chunks)")
 
 
 def _regex(pattern: str) -> re.Pattern[str]:

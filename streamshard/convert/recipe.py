@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from streamshard.convert.forms.packed import PackedForm, Spool
-from streamshard.convert.origins import RECIPE, Origin
+from streamshard.convert.kinds import RECIPE
+from streamshard.convert.origins import Origin
 from streamshard.convert.problems import shorten
 from streamshard.convert.sources import PACKED, Source
 from streamshard.errors import ConvertError, StreamshardError

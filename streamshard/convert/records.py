@@ -17,8 +17,8 @@ from streamshard.convert.class_names import ClassNames, names_in_features
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, Spool
 from streamshard.convert.job import convert
 from streamshard.convert.journal import work_directory
+from streamshard.convert.kinds import ROWS
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.origins import ROWS
 from streamshard.convert.progress import Progress
 from streamshard.convert.summary import Summary
 from streamshard.errors import ConvertError

@@ -18,7 +18,8 @@ from streamshard.convert.forms.fetching import local_copy
 from streamshard.convert.forms.packed import COLUMNS_SUFFIX, PackedForm
 from streamshard.convert.json_array import array_to_lines
 from streamshard.convert.jsonl import BOM
-from streamshard.convert.origins import RECIPE, ROWS, Origin
+from streamshard.convert.kinds import RECIPE, ROWS
+from streamshard.convert.origins import Origin
 from streamshard.convert.scan import Advance
 from streamshard.convert.sources import CELLS, PACKED, TAR, Source
 from streamshard.convert.unpacking import packing_of, unpack

@@ -11,8 +11,9 @@ import pytest
 
 from streamshard.convert.braces import expanded
 from streamshard.convert.job import convert
+from streamshard.convert.kinds import kind_by_name
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.origins import find_origins, kind_by_name
+from streamshard.convert.origins import find_origins
 from streamshard.convert.progress import SilentProgress
 from streamshard.convert.scan import held_objects
 from streamshard.errors import ConvertError, StorageError

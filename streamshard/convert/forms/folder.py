@@ -20,8 +20,9 @@ import xxhash
 
 from streamshard.convert.forms.metadata import METADATA, Metadata
 from streamshard.convert.jsonl import BOM, parse_record
+from streamshard.convert.kinds import IMAGE_SUFFIXES, UNREAD_PICTURES
 from streamshard.convert.listing import Place
-from streamshard.convert.origins import IMAGE_SUFFIXES, UNREAD_PICTURES, Beside, Origin
+from streamshard.convert.origins import Beside, Origin
 from streamshard.convert.problems import RecordProblem
 from streamshard.convert.sources import LINES, Source
 from streamshard.convert.wide_text import narrowed
