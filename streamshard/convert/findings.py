@@ -92,8 +92,8 @@ class Findings:
             options = " ".join(f"--image-key {shlex.quote(key)}" for key in keys)
             given = " although --image-root was given" if self._options.image_root is not None else ""
             found.append(
-                f"no record yields an image{given}: values of {', '.join(map(repr, keys))} look like names of images,"
-                f" and are kept as text: {options} stores them"
+                f"no record yields an image{given}: values of {', '.join(map(repr, keys))} look like images or names of"
+                f" them, and are kept as text: {options} stores them"
             )
         elif not self.images and self.nested_like:
             ((way, _),) = self.nested_like.most_common(1)
@@ -234,8 +234,8 @@ def _nested_text(way: str) -> str:
             f" '.messages = {messages}' writes it so)"
         )
     return (
-        f"values at {way} look like names of images, and are kept as text; images have a key of their own (jq -c"
-        f" '.image = {way}' writes it so)"
+        f"values at {way} look like images or names of them, and are kept as text; images have a key of their own (jq"
+        f" -c '.image = {way}' writes it so)"
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from streamshard.convert.listing import Place
@@ -16,6 +18,26 @@ KINDS = ("jsonl", "csv", "tsv", "parquet", "hf", "mds", "webdataset", "litdata",
 
 ROWS = "rows"
 """The kind of what :func:`streamshard.convert.records.convert_records` lays down."""
+
+_GIVE = "give its records to streamshard.convert_records"
+_UNREAD_ENDINGS = {
+    "tfrecord": f"TFRecord: {_GIVE}",
+    "tfrecords": f"TFRecord: {_GIVE}",
+    "mdb": f"LMDB: {_GIVE}",
+    "beton": f"FFCV: {_GIVE}",
+    "rec": f"RecordIO: {_GIVE}",
+    "mat": f"MATLAB: {_GIVE}",
+    "h5": f"HDF5: {_GIVE}",
+    "hdf5": f"HDF5: {_GIVE}",
+    "npy": f"NumPy arrays: {_GIVE}",
+    "npz": f"NumPy arrays: {_GIVE}",
+    "pt": f"a file of torch.save: {_GIVE}",
+    "pkl": f"a pickle: {_GIVE}",
+    "xlsx": "a spreadsheet: save it as CSV",
+    "zip": "a ZIP archive: unpack it",
+}
+_UNREAD_ENDING = re.compile(rf"\.({'|'.join(_UNREAD_ENDINGS)})(?:-\d+-of-\d+)?", re.IGNORECASE)
+_BEGINS_JSON = (b"{", b"[", b"\xef\xbb\xbf", b" ", b"\n", b"\r")
 
 SUFFIXES = {
     **dict.fromkeys((".jsonl", ".ndjson", ".jsonlines", ".json"), "jsonl"),
@@ -67,6 +89,15 @@ _UNREAD = {
 }
 
 
+def unread_by_name(names: Iterable[str]) -> str:
+    """What to say of the first file whose ending is of a kind that is not read; ``""`` where there is none."""
+    for name in names:
+        match = _UNREAD_ENDING.search(name)
+        if match is not None and match.end() == len(name):
+            return f"{name} is {_UNREAD_ENDINGS[match[1].lower()]}"
+    return ""
+
+
 def kind_by_name(name: str) -> str | None:
     """The kind that a file's ending stands for, ``.gz`` and the like taken off; ``None`` for an unknown one."""
     return SUFFIXES.get(os.path.splitext(bare_name(name))[1])  # noqa: PTH122 also the key of an object
@@ -89,7 +120,12 @@ def kind_by_content(path: Path) -> str | None:
         return "parquet"
     if head.startswith(b"ARROW1"):
         return "hf"
-    return "webdataset" if head[257:262] == b"ustar" else None
+    if head[257:262] == b"ustar":
+        return "webdataset"
+    unread = unread_by_name([path.name]) if not head.startswith(_BEGINS_JSON) else ""
+    if unread:
+        raise ConvertError(f"source {path.name!r}: {unread}")
+    return None
 
 
 def kind_by_index(place: Place) -> str:

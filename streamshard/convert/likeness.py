@@ -8,6 +8,7 @@ from typing import Any
 from streamshard.convert.kinds import IMAGE_SUFFIXES
 from streamshard.convert.listed_text import listed_in_text
 from streamshard.convert.messages import holds_parts, take_parts
+from streamshard.convert.written_bytes import looks_like_image
 
 MESSAGES = "[]"
 """The end of a way to messages that hold images."""
@@ -19,7 +20,7 @@ _DEEPEST_OBJECT = 4
 
 
 def image_like_keys(values: Mapping[str, Any], references: Collection[str]) -> list[str]:
-    """The keys of a record whose value looks like names of image files, or like messages as text that hold images."""
+    """The keys of a record whose value looks like images, names of them, or messages as text that hold images."""
     return [
         key
         for key, value in values.items()
@@ -57,7 +58,9 @@ def _names_images(value: Any) -> bool:
 
 
 def _names_image(value: Any) -> bool:
-    return type(value) is str and len(value) <= _LONGEST_PATH and value.lower().endswith(IMAGE_SUFFIXES)
+    return type(value) is str and (
+        (len(value) <= _LONGEST_PATH and value.lower().endswith(IMAGE_SUFFIXES)) or looks_like_image(value)
+    )
 
 
 def _is_text_of_messages(text: str) -> bool:

@@ -24,6 +24,7 @@ from streamshard.convert.kinds import (
     kind_by_content,
     kind_by_index,
     kind_by_name,
+    unread_by_name,
 )
 from streamshard.convert.listing import Place
 from streamshard.convert.places import local_path
@@ -314,9 +315,10 @@ class _Lookup:
         if images and (_METADATA & top or not counts or _describe_images(names)):
             return "imagefolder"
         if not counts:
+            unread = f"; {found}" if (found := unread_by_name(names)) else ""
             raise ConvertError(
                 f"source {self._shown!r}: a folder without files of a known kind ({', '.join(sorted(SUFFIXES))},"
-                f" images); name the files themselves, or their kind with --from{_links_text(place)}"
+                f" images); name the files themselves, or their kind with --from{_links_text(place)}{unread}"
             )
         if counts["webdataset"]:
             return "webdataset"  # the others describe them (img2dataset)

@@ -23,6 +23,11 @@ _BASE64_HEADS = ("/9j/", "_9j_", "iVBORw0KGgo", "R0lGODdh", "R0lGODlh", "UklGR")
 _OTHER_ALPHABET = str.maketrans("-_", "+/")
 
 
+def looks_like_image(text: str) -> bool:
+    """Whether a text begins as base64 of an image, or as a data URI of one; only its beginning is looked at."""
+    return len(text) >= SHORTEST_TEXT and text.startswith((*_BASE64_HEADS, "data:image/"))
+
+
 def image_in(value: object) -> bytes | None:
     """The image file that a value is in one of these ways; ``None`` for any other value, whatever it may be."""
     content = _bytes_in(value)

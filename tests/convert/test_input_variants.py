@@ -292,6 +292,12 @@ def test_files_of_a_folder_of_images_that_are_in_no_record_are_pointed_out(tmp_p
         ("in.jpg", JPEG, "a picture, and no records"),
         ("in.pdf", b"%PDF-1.7", "a PDF document"),
         (
+            "in.tfrecord-00000-of-00010",
+            b"\x10\0",
+            "in.tfrecord-00000-of-00010 is TFRecord: give its records to",
+        ),
+        ("in.MAT", b"MATLAB 5.0", "in.MAT is MATLAB: give its records to streamshard.convert_records"),
+        (
             "in.jsonl",
             b'{"a": 1}\n{"a": ',
             r"in\.jsonl:2: .*a file that was cut, or an object over several lines",
@@ -301,6 +307,14 @@ def test_files_of_a_folder_of_images_that_are_in_no_record_are_pointed_out(tmp_p
 def test_a_file_that_is_not_what_it_is_called_says_what_to_do(tmp_path, name, content, message):
     with pytest.raises(ConvertError, match=message):
         converted(tmp_path, content, name)
+
+
+def test_a_folder_of_files_that_are_not_read_says_of_what_kind_they_are(tmp_path):
+    with pytest.raises(
+        ConvertError, match=r"without files of a known kind .*; data\.mdb is LMDB: give its records to"
+    ):
+        folder(tmp_path, {"data.mdb": b"x", "lock.mdb": b"x"})
+    assert converted(tmp_path, b'{"a": 1}', "in.rec").samples == 1  # what it holds says more
 
 
 def test_texts_beside_images_are_their_text(tmp_path):
@@ -377,7 +391,7 @@ def test_values_in_the_names_of_folders_are_told(tmp_path):
 def test_images_named_inside_an_object_are_told(tmp_path):
     text = json.dumps({"id": 1, "meta": {"view": {"front": "a.jpg"}}}).encode()
     (warning,) = converted(tmp_path, text, "in.jsonl").warnings
-    assert "values at .meta.view.front look like names of images" in warning
+    assert "values at .meta.view.front look like images or names of them" in warning
 
 
 def test_a_table_by_columns_is_told(tmp_path):

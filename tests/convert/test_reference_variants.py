@@ -388,6 +388,16 @@ def test_names_of_images_under_an_unknown_key_are_pointed_out(tmp_path, key):
     assert not summary.warnings
 
 
+@pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
+def test_images_as_text_under_an_unknown_key_are_pointed_out(tmp_path, head):
+    records = [{"img_b64": head + base64.b64encode(PNG).decode()}]
+    (warning,) = converted(tmp_path, records, {}).warnings
+    assert "values of 'img_b64' look like images or names of them" in warning
+    assert converted(tmp_path, records, {}, image_keys=("img_b64",), overwrite=True).images == {
+        "img_b64": {"png": 1}
+    }
+
+
 def test_messages_inside_objects_are_pointed_out(tmp_path):
     part = {"type": "image_url", "image_url": {"url": "a.png"}}
     records = [{"body": {"messages": [{"role": "user", "content": [part]}], "model": "x"}}]
