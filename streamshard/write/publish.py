@@ -7,6 +7,7 @@ from pathlib import Path
 
 from streamshard.errors import AccessDeniedError, StorageError, StreamshardError
 from streamshard.storage.store import replacing
+from streamshard.write.writeback import Writeback
 
 
 def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryview]) -> None:
@@ -27,8 +28,10 @@ def publish_file(directory: Path, name: str, buffers: Iterable[bytes | memoryvie
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, durable=True) as temporary, temporary.open("xb") as file:
+            writeback = Writeback(file.fileno())
             for buffer in buffers:
                 file.write(buffer)
+                writeback.wrote(len(buffer))
             file.flush()
     except StreamshardError:
         raise
