@@ -175,14 +175,25 @@ def test_what_a_tar_calls_a_picture_and_is_none_is_a_bad_record(tmp_path, bad, a
 )
 def test_a_tar_of_files_that_hold_records_is_refused(tmp_path, name):
     with pytest.raises(
-        ConvertError, match=rf"in\.tar': a tar of files which hold records .*{name}.*tar -xf in\.tar -C"
+        ConvertError, match=rf"in\.tar': a tar of files of records .*{name}.*tar -xf in\.tar -C"
     ):
         converted(tmp_path, tar([(name, b"x"), (f"y{name}", b"y")]), "in.tar")
-    with pytest.raises(ConvertError, match=rf"holds a file of records beside others .*{name}"):
+    with pytest.raises(ConvertError, match=rf"a tar with a file of records .*{name}.* beside other files"):
         converted(tmp_path, tar([("1.jpg", JPEG), (name, b"x"), ("b.bin", b"x"), ("b.txt", b"z")]), "in.tar")
     # Samples of several files may have such ones, and one may lack the others.
     ending = name.rpartition("/")[2].partition(".")[2]
     converted(tmp_path, tar([(name, b"x"), (f"b.{ending}", b"y"), ("b.txt", b"z")]), "in.tar")
+
+
+def test_a_single_object_in_a_tar_of_images_describes_them(tmp_path):
+    images = [("i/1.jpg", JPEG), ("i/2.jpg", JPEG)]
+    with pytest.raises(
+        ConvertError, match=r"with a file of records \('annotations\.json'\) beside other files"
+    ):
+        converted(tmp_path, tar([*images, ("annotations.json", b"{}")]), "in.tar")
+    assert converted(tmp_path, tar([("1.json", b"{}")]), "in.tar").samples == 1
+    for more in ([("i/2.json", b"{}"), ("j.json", b"{}")], [("j.json", b"{}"), ("k.json", b"{}")]):
+        assert converted(tmp_path, tar([*images, *more]), "in.tar", overwrite=True).samples >= 3
 
 
 def test_a_tar_whose_members_are_not_sorted_is_told(tmp_path):

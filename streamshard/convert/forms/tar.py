@@ -28,6 +28,8 @@ _TEXTS = frozenset(("txt", "text", "transcript"))
 _INTEGERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 _DIGITS = 40
 # Files with many records each: what a tar packs for its way, and no sample.
+_OBJECT = "json"
+_FEWEST = 3
 _OF_MANY_RECORDS = frozenset(
     ("jsonl", "ndjson", "jsonlines", "csv", "tsv", "parquet", "pq", "arrow", "tar", "tgz", "zip", "mds")
 )
@@ -49,33 +51,36 @@ def tar_to_lines(path: Path, target: Path, name: str, advance: Callable[[int], N
 
 
 class _PackedFiles:
-    """Files that hold records themselves: alone under a name, of a kind that no sample of several files has."""
+    """Files that hold records themselves: alone under a name, of a kind that no sample of several files has.
+
+    A single ``.json`` is one, too, where no other sample has any: it describes all the others.
+    """
 
     def __init__(self) -> None:
-        self._alone: dict[str, str] = {}  # ending → the first such file
+        self._alone: dict[str, list[Any]] = {}  # kind → the first such file, how many there are
         self._together: set[str] = set()
-        self._others = False
+        self._num_samples = 0
 
     def look_at(self, line: dict[str, Any] | list[str]) -> None:
+        self._num_samples += 1
         columns = [member[0] for member in line["m"]] if isinstance(line, dict) else []
-        endings = _OF_MANY_RECORDS.intersection(map(_unpacked_ending, columns))
-        if isinstance(line, dict) and len(columns) == 1 and endings:
-            self._alone.setdefault(min(endings), f"{line['k']}.{columns[0]}")
+        kinds = {_unpacked_ending(column) for column in columns} & {*_OF_MANY_RECORDS, _OBJECT}
+        if isinstance(line, dict) and len(columns) == 1 and kinds:
+            self._alone.setdefault(min(kinds), [f"{line['k']}.{columns[0]}", 0])[1] += 1
         else:
-            self._others = True
-            self._together.update(endings)
+            self._together |= kinds
 
     def refuse(self, name: str) -> None:
-        found = sorted(file for ending, file in self._alone.items() if ending not in self._together)
+        found = {kind: file for kind, file in self._alone.items() if kind not in self._together}
+        if _OBJECT in found and (found[_OBJECT][1] > 1 or self._num_samples < _FEWEST):
+            del found[_OBJECT]
         if found:
-            what = (
-                "a tar of files which hold records"
-                if not self._others
-                else "holds a file of records beside others"
-            )
+            file, _ = min(found.values())
+            all_are = sum(count for _, count in found.values()) == self._num_samples
             raise ConvertError(
-                f"source {name!r}: {what} ({shorten(found[0], 80)}), and not one of samples; unpack it"
-                f" (tar -xf {shlex.quote(name)} -C FOLDER), and name what is inside"
+                f"source {name!r}: a tar {'of files' if all_are else 'with a file'} of records ({shorten(file, 80)})"
+                f"{'' if all_are else ' beside other files'}, and not one of samples; unpack it (tar -xf"
+                f" {shlex.quote(name)} -C FOLDER), and name what is inside"
             )
 
 
