@@ -276,8 +276,13 @@ def test_skipping_everything_is_an_error(tmp_path: Path) -> None:
 _LINES = '{"id": 1, "t": "é"}\n{"id": 2, "t": "\U0001f600"}\n'
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-@pytest.mark.parametrize("form", ["lines", "array", "packed"])
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    [
+        ("utf-16", "lines"), ("utf-16-le", "array"), ("utf-16-be", "lines"),
+        ("utf-32", "array"), ("utf-32-le", "lines"), ("utf-32-be", "packed"),
+    ],
+)  # fmt: skip
 def test_utf16_and_utf32_are_read_with_and_without_a_mark(tmp_path: Path, encoding: str, form: str) -> None:
     text = f"[{_LINES.strip().replace(chr(10), ',')}]" if form == "array" else _LINES.replace("\n", "\r\n")
     content = text.encode(encoding)
