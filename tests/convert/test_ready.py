@@ -215,3 +215,16 @@ def test_what_changes_between_the_scan_and_the_shards_is_named(
     with pytest.raises(ConvertError, match=message):
         run(source, tmp_path / "A", check=False)
     assert not list((tmp_path / "A").glob("*.mds"))
+
+
+@pytest.mark.parametrize("other", [{"text": 1}, {"text": None}, {}, {"text": "b", "more": 1}], ids=str)
+def test_chunks_that_are_unlike_each_other_are_made_from_the_input(
+    other: dict[str, Any], folder: Path, tmp_path: Path, plans: list[Plan]
+) -> None:
+    sources = [
+        write_lines(tmp_path / f"{name}.jsonl", [{"image": f"{folder}/0.jpg", **row}] * 3)
+        for name, row in (("a", {"text": "a"}), ("b", other))
+    ]
+    options = {"allow_outside_root": True, "image_root": str(folder)}
+    assert run(sources, tmp_path / "A", **options).samples == 6
+    assert [plan.ready for plan in plans] == [False]
