@@ -97,10 +97,11 @@ class Intake:
     def _scan(self, sources: Sequence[Source], shaping: Shaping) -> list[list[Path]]:
         folder = self._journal.directory / "scan"
         folder.mkdir(exist_ok=True)
+        distant = self._are_images_distant(sources)
         size = chunk_nbytes(
-            sum(source.nbytes for source in sources),
-            check=self._options.check and not self._are_images_distant(sources),
+            sum(source.nbytes for source in sources), check=self._options.check and not distant
         )
+        makes_ready = self._makes_ready and not distant
         paths: list[list[Path]] = []
         tasks: list[ScanTask] = []
         for number, source in enumerate(sources):
@@ -110,7 +111,8 @@ class Intake:
                 mine.append(path)
                 if not _is_good(path):
                     end = min(begin + size, source.nbytes)
-                    tasks.append(self._scan_task(source, begin, end, path, shaping.for_source(source)))
+                    task = self._scan_task(source, begin, end, path, shaping.for_source(source))
+                    tasks.append(task._replace(makes_ready=makes_ready))
             paths.append(mine)
         total = sum(task.end - task.begin for task in tasks)
         self._progress.begin(
@@ -148,7 +150,6 @@ class Intake:
             options.check,
             self._images,
             options.costs,
-            self._makes_ready,
         )
 
 

@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamshard.convert import job, ready, ready_samples
+from streamshard.convert.fetch_limits import FetchLimits
 from streamshard.convert.plan import Plan
 from streamshard.errors import ConvertError
+from streamshard.storage import open_store
 from tests.support.jsonl_inputs import files_of, noise, run, stopped_after, write_lines
 
 _CHAT = [{"from": "human", "value": "<image>\nWas ist das? é"}, {"from": "gpt", "value": "\u65e5\u672c"}]
@@ -124,14 +126,19 @@ def test_any_records_give_the_same_shards(
         ({}, {"columns": (("n", "int32"),)}),
         ({}, {"image_keys": ("image", "second")}),
         ({"text": "long" * 5000}, {}),
+        ({}, {"fetch": FetchLimits()}),
+        ({}, {"image_root": "memory://ready"}),
     ],
-    ids=["costs", "declared", "two images", "long text"],
+    ids=["costs", "declared", "two images", "long text", "fetched", "distant"],
 )
 def test_nothing_is_ready_where_more_is_asked_for(
     row: dict[str, Any], options: dict[str, Any], folder: Path, tmp_path: Path, plans: list[Plan]
 ) -> None:
     rows = [{"n": 1, "image": "0.jpg", "second": "1.jpg", **row}] * 3
-    run(write_lines(tmp_path / "a.jsonl", rows), tmp_path / "A", image_root=str(folder), **options)
+    for name in ("0.jpg", "1.jpg"):
+        open_store("memory://ready").put_bytes(name, (folder / name).read_bytes())
+    options = {"image_root": str(folder), **options}
+    run(write_lines(tmp_path / "a.jsonl", rows), tmp_path / "A", **options)
     assert [plan.ready for plan in plans] == [False]
 
 
