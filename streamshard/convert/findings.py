@@ -24,7 +24,7 @@ from streamshard.convert.sources import Source
 from streamshard.convert.tally import ImageTags
 
 _SORTED_AT_ONCE = 1 << 22
-_READ_AT_ONCE = 1 << 23
+_READ_AT_ONCE = 1 << 20
 _LISTED_SOURCES = 5
 _LISTED_KEYS = 3
 
@@ -251,16 +251,17 @@ def count_repeated(file: IO[bytes]) -> int:
     """How many of the hashes (uint64) in a file have occurred before; memory is bounded by a part of them."""
     total = file.seek(0, 2) // 8
     parts = max(1, -(-total // _SORTED_AT_ONCE))
-    distinct = 0
-    for part in range(parts):
-        file.seek(0)
-        mine = [np.zeros(0, np.uint64)]
-        while block := file.read(_READ_AT_ONCE):
-            hashes = np.frombuffer(block, np.uint64)
-            mine.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
-        sorted_hashes = np.concatenate(mine)
-        del mine
-        sorted_hashes.sort()
-        if len(sorted_hashes):
-            distinct += 1 + int(np.count_nonzero(sorted_hashes[1:] != sorted_hashes[:-1]))
-    return total - distinct
+    return total - sum(_count_distinct(file, part, parts) for part in range(parts))
+
+
+def _count_distinct(file: IO[bytes], part: int, parts: int) -> int:
+    """Count the different hashes of one part."""
+    file.seek(0)
+    mine = [np.zeros(0, np.uint64)]
+    while block := file.read(_READ_AT_ONCE):
+        hashes = np.frombuffer(block, np.uint64)
+        mine.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
+    found = np.concatenate(mine)
+    del mine
+    found.sort()
+    return int(len(found) > 0) + int(np.count_nonzero(found[1:] != found[:-1]))

@@ -29,8 +29,9 @@ from streamshard.convert.problems import (
     REJECTED_BASENAME,
     PlacedProblem,
 )
+from streamshard.convert.random_order import permutation_in_parts
 from streamshard.convert.ready import READY_BASENAME
-from streamshard.convert.rows import blocks_of_rows, open_rows, permutation, permute_file, sync_file
+from streamshard.convert.rows import blocks_of_rows, open_rows, permute_file, sync_file
 from streamshard.convert.sources import Source
 from streamshard.convert.splits import keep_part
 from streamshard.convert.tokenizing import TOKENS_KEY
@@ -209,7 +210,7 @@ def _planned(
     if options.shuffle is None:
         unordered.replace(rows)
     else:
-        permute_file(unordered, rows, permutation(num_samples, options.shuffle))
+        permute_file(unordered, rows, permutation_in_parts(num_samples, options.shuffle))
         unordered.unlink()
     begins = _cut(rows, len(config), options)
     plan = Plan(

@@ -1,9 +1,9 @@
-"""The plan's table of records in output order, on disk, and the random order of a shuffle."""
+"""The plan's table of records in output order, on disk."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,22 +25,13 @@ _TAKEN_AT_ONCE = 1 << 20
 _READ_AT_ONCE = 1 << 16
 
 
-def permutation(num_samples: int, seed: int) -> NDArray[np.int64]:
-    """A random order of ``num_samples`` records: int64[num_samples].
-
-    Depends on the seed alone: records sorted by 64 keyed random bits each. ``random_raw`` is stable between
-    releases of NumPy.
-    """
-    bits = np.random.Philox(np.random.SeedSequence([0x636F6E76, seed & 0xFFFFFFFF, seed >> 32]))
-    return np.argsort(bits.random_raw(num_samples), kind="stable").astype(np.int64)
-
-
-def permute_file(source: Path, target: Path, order: NDArray[np.int64]) -> None:
-    """Write the rows of one file in another order; memory is bounded by a block, not by the file."""
+def permute_file(source: Path, target: Path, order: Iterable[NDArray[np.int64]]) -> None:
+    """Write rows of one file in another order, given in parts; memory is bounded by a block, not by the file."""
     rows = open_rows(source)
     with target.open("wb") as file:
-        for begin in range(0, len(order), _TAKEN_AT_ONCE):
-            file.write(rows[order[begin : begin + _TAKEN_AT_ONCE]].tobytes())
+        for part in order:
+            for begin in range(0, len(part), _TAKEN_AT_ONCE):
+                file.write(rows[part[begin : begin + _TAKEN_AT_ONCE]].tobytes())
         sync_file(file)
 
 

@@ -6,18 +6,18 @@ dataset of its own, ``OUT/NAME``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.convert.rows import open_rows, permutation, sync_file
+from streamshard.convert.random_order import ranked
+from streamshard.convert.rows import open_rows, sync_file
 
 # So that a split is no part of the shuffle of the same seed.
 _SEED_OFFSET = 0x53504C4954
-_TAKEN_AT_ONCE = 1 << 20
 
 
 class Part(NamedTuple):
@@ -27,11 +27,10 @@ class Part(NamedTuple):
     end: float
     seed: int
 
-    def rows(self, num_records: int) -> NDArray[np.int64]:
-        """The numbers of the records of this part, ascending: int64[n]. Parts that tile [0, 1) tile the records."""
-        order = permutation(num_records, (self.seed + _SEED_OFFSET) % (1 << 64))
+    def rows(self, num_records: int) -> Iterator[NDArray[np.int64]]:
+        """The numbers of the records of this part, ascending: int64 arrays. Parts that tile [0, 1) tile the records."""
         first, last = round(self.begin * num_records), round(self.end * num_records)
-        return np.sort(order[first:last])
+        return ranked(num_records, (self.seed + _SEED_OFFSET) % (1 << 64), first, last)
 
 
 def parse_splits(text: str) -> tuple[tuple[str, float], ...]:
@@ -75,12 +74,11 @@ def parts(splits: Sequence[tuple[str, float]], seed: int) -> list[tuple[str, Par
 def keep_part(scanned: Path, part: Part) -> int:
     """Keep only the rows of a part in a table of rows; gives the sum of their sizes."""
     rows = open_rows(scanned)
-    kept = part.rows(len(rows))
     made = scanned.with_name(f"{scanned.name}.part")
     payload_nbytes = 0
     with made.open("wb") as file:
-        for begin in range(0, len(kept), _TAKEN_AT_ONCE):
-            block = rows[kept[begin : begin + _TAKEN_AT_ONCE]]
+        for kept in part.rows(len(rows)):
+            block = rows[kept]
             payload_nbytes += int(block["sample_nbytes"].sum())
             file.write(block.tobytes())
         sync_file(file)

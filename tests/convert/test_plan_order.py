@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 from streamshard import LocalDataset, MDSWriter
+from streamshard.convert import random_order
 from streamshard.convert.option_texts import parse_size_limit
 from streamshard.convert.options import ConvertOptions
-from streamshard.convert.rows import permutation
+from streamshard.convert.random_order import permutation_in_parts, ranked
 from tests.convert.test_tar_inputs import write_tar
 from tests.support.jsonl_inputs import converted, files_of, run, shards_of, write_lines
 from tests.support.small_datasets import write_dataset
@@ -86,7 +88,7 @@ def test_a_shuffle_is_one_permutation_of_all_records(tmp_path: Path) -> None:
     assert sorted(ids) == list(range(1000))
     # Both files are all over the output.
     assert 80 < sum(number < 500 for number in ids[:250]) < 170
-    assert ids == permutation(1000, 0).tolist()
+    assert ids == numbers(1000, 0)
     again = [
         sample["id"] for sample in converted([first, second], tmp_path / "B", shuffle=1, size_limit=1024)
     ]
@@ -94,11 +96,43 @@ def test_a_shuffle_is_one_permutation_of_all_records(tmp_path: Path) -> None:
 
 
 def test_the_permutation_of_a_seed_is_fixed_for_ever() -> None:
-    assert permutation(10, 0).tolist() == GOLDEN[0]
-    assert permutation(10, 7).tolist() == GOLDEN[7]
-    assert permutation(10, 2**40).tolist() == GOLDEN[2**40]
-    assert permutation(0, 0).tolist() == []
-    assert np.array_equal(np.sort(permutation(1001, 3)), np.arange(1001))
+    assert numbers(10, 0) == GOLDEN[0]
+    assert numbers(10, 7) == GOLDEN[7]
+    assert numbers(10, 2**40) == GOLDEN[2**40]
+    assert numbers(0, 0) == []
+    assert sorted(numbers(1001, 3)) == list(range(1001))
+
+
+@pytest.mark.parametrize("num_records", [0, 1, 5, 64, 999])
+def test_many_records_are_put_in_the_same_order_part_by_part(
+    num_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = numbers(num_records, 3)
+    bounds = [0, num_records // 3, num_records // 3, num_records * 7 // 8, num_records]
+    monkeypatch.setattr(random_order, "_SORTED_AT_ONCE", 50)
+    monkeypatch.setattr(random_order, "_MADE_AT_ONCE", 13)
+    monkeypatch.setattr(random_order, "_TOP_BITS", 3)
+    assert numbers(num_records, 3) == whole
+    longest = max(len(part) for part in permutation_in_parts(num_records, 3))
+    assert longest <= 100
+    for first, last in itertools.pairwise(bounds):
+        found = [number for part in ranked(num_records, 3, first, last) for number in part.tolist()]
+        assert found == sorted(whole[first:last])
+
+
+def test_records_with_equal_bits_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [np.array([5, 9, 5, 5], np.uint64), np.array([5, 0, 9], np.uint64)]
+    monkeypatch.setattr(random_order, "_keys", lambda *_: zip((0, 4), keys, strict=True))
+    order = [5, 0, 2, 3, 4, 1, 6]
+    assert numbers(7, 0) == order
+    for first in range(8):
+        for last in range(first, 8):
+            found = [number for part in ranked(7, 0, first, last) for number in part.tolist()]
+            assert found == sorted(order[first:last])
+
+
+def numbers(num_records: int, seed: int) -> list[int]:
+    return [number for part in permutation_in_parts(num_records, seed) for number in part.tolist()]
 
 
 GOLDEN: dict[int, list[int]] = {
