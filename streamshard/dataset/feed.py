@@ -14,7 +14,7 @@ import numpy as np
 from streamshard.dataset.ahead import Ahead
 from streamshard.dataset.foresight import Foresight
 from streamshard.dataset.heap import keep_freed_memory
-from streamshard.dataset.pool import ShardPool
+from streamshard.dataset.pool import PoolHere, ShardPool
 from streamshard.dataset.reading import Reading
 from streamshard.dataset.source import Source
 from streamshard.errors import FormatError
@@ -33,6 +33,8 @@ _CHUNK_SAMPLES = 8192
 # Large samples take longer to copy than a visit to a shard, so fewer of them: they are still in the cache when used.
 _LARGE_SAMPLE_NBYTES = 8 << 10
 _CHUNK_NBYTES_OF_LARGE = 2 << 20
+# They are decoded batch by batch, but looked up and found in their shards so many at a time.
+_CHUNK_SAMPLES_IN_TURN = 512
 # Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
 _SAMPLES_PER_STREAM = 16
 _AHEAD_CHUNKS = 128
@@ -148,7 +150,7 @@ class Share:
             for begin in range(0, len(found.padding), batches_at_once):
                 yield found.part(begin, begin + batches_at_once)
             first += count * self.workers
-            count = min(2 * count, most)
+            count = min(4 * count, most)
 
 
 class Feed:
@@ -161,6 +163,8 @@ class Feed:
         is_over: asked before each batch; True ends the feed.
         predownload: samples to fetch ahead; None: bounded in bytes.
         sieve: leaves out or replaces samples; None: every sample must be good. Closed with the iteration.
+        in_batches: whether batches must be whole; else large ones may come in pieces, one after another.
+        pools: has the shards that an earlier iteration has left open; None: there was none.
     """
 
     def __init__(
@@ -172,13 +176,20 @@ class Feed:
         is_over: Callable[[], bool],
         predownload: int | None = None,
         sieve: Sieve | None = None,
+        in_batches: bool = True,
+        pools: PoolHere | None = None,
     ) -> None:
         self._source = source
+        self._pools = PoolHere(source) if pools is None else pools
         self._sieve = sieve
         self._share = share
         self._reading = reading
         self._is_over = is_over
         self._predownload = predownload
+        nbytes = source.sample_nbytes
+        is_large = nbytes >= _LARGE_SAMPLE_NBYTES
+        self._piece = None if in_batches else max(1, _CHUNK_NBYTES_OF_LARGE // nbytes)
+        self._in_turn = is_large and sieve is None and reading.gives_samples and not reading.one_by_one
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         """Yield each batch with its number of samples.
@@ -188,7 +199,8 @@ class Feed:
                 batches before the first one that needs it have been given.
         """
         keep_freed_memory(self._source.sample_nbytes)
-        pool = ShardPool(self._source, live=live_shards(self._share.order, parts=self._share.parts))
+        live = live_shards(self._share.order, parts=self._share.parts)
+        pool = self._pools.take(live)
         sieve = self._sieve
         foresight = Foresight(self._source, self._share)
         ahead = Ahead(self._source, self._share, foresight, sieve.lost if sieve is not None else None)
@@ -211,20 +223,24 @@ class Feed:
                 chunk = waiting.popleft()
                 foresight.now_at(read)
                 read += len(chunk.padding)
-                batches = (
-                    self._decoded(pool, ahead, chunk)
-                    if sieve is None
-                    else sieve.decoded(pool, ahead.wait, chunk)
-                )
+                if sieve is not None:
+                    batches = sieve.decoded(pool, ahead.wait, chunk)
+                else:
+                    batches = (self._decoded_in_turn if self._in_turn else self._decoded)(pool, ahead, chunk)
                 for batch, num_samples in batches:
                     if self._is_over():
                         return
                     yield batch if finish is None else finish(batch), num_samples
                 ahead.done_with(chunk.samples)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            pool.close()  # what is open may be what is wrong
+            raise
         finally:
             ahead.close()
             foresight.unset()
-            pool.close()
+            self._pools.leave(pool, live)
             if sieve is not None:
                 sieve.close()
 
@@ -258,6 +274,30 @@ class Feed:
             ahead.wait(samples)
             yield split(read(pool, samples), [0, end - begin])[0], end - begin
 
+    def _decoded_in_turn(
+        self, pool: ShardPool, ahead: Ahead, chunk: RankBatches
+    ) -> Iterator[tuple[Any, int]]:
+        """Do what ``_decoded`` does, bit by bit: large samples are still in the processor's cache when used."""
+        shards, rows = pool.located(chunk.samples)
+        for begin, end in itertools.pairwise(chunk.bounds.tolist()):
+            samples = chunk.samples[begin:end]
+            early = ahead.by_range(samples)
+            if early is not None:
+                # What is wrong with a sample is told by its shard, as it always is.
+                try:
+                    with pool.using(early):
+                        batch = pool.samples(samples)
+                except (FormatError, OSError):
+                    pass
+                else:
+                    yield batch, end - begin
+                    continue
+            ahead.wait(samples)
+            step = self._piece or end - begin
+            for at in range(begin, end, step) if end > begin else (begin,):
+                to = min(at + step, end)
+                yield pool.samples_at(shards[at:to], rows[at:to], chunk.samples[at:to]), to - at
+
     def _batches_at_once(self, most_samples: int | None) -> int:
         if self._reading.one_by_one:
             return 1
@@ -265,7 +305,8 @@ class Feed:
         most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
         nbytes = self._source.sample_nbytes
         chunk_nbytes = _CHUNK_NBYTES if nbytes < _LARGE_SAMPLE_NBYTES else _CHUNK_NBYTES_OF_LARGE
-        samples = min(most, chunk_nbytes // nbytes, most_samples or most)
+        together = _CHUNK_SAMPLES_IN_TURN if self._in_turn else chunk_nbytes // nbytes
+        samples = min(most, together, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 
     def _enough_ahead(self, waiting: deque[RankBatches], ahead: Ahead) -> bool:

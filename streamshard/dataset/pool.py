@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,10 +72,24 @@ class ShardPool(OpenReaders):
             return []
         visits = self._visits(samples)
         if self._has_few(visits):
-            found = self._one_by_one(visits)
+            inverse = _inverse(visits.order)
+            found = self._one_by_one(visits.shards[inverse].tolist(), visits.rows[inverse].tolist())
             if found is not None:
                 return found
         return self._gather(visits, _samples_of, _decode_samples, _in_order_of_samples)
+
+    def located(self, samples: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """Give shard and row of each sample."""
+        shards, rows = self._source.locate(samples)
+        return shards.tolist(), rows.tolist()
+
+    def samples_at(
+        self, shards: list[int], rows: list[int], samples: NDArray[np.int64]
+    ) -> list[dict[str, Any]]:
+        """Do what ``samples`` does for large ones of which ``located`` has given shards and rows."""
+        has_few = len(rows) < FEW * len(set(shards))
+        found = self._one_by_one(shards, rows) if has_few else None
+        return self.samples(samples) if found is None else found
 
     def columns(self, samples: NDArray[np.int64]) -> dict[str, Any]:
         """The same column by column: arrays (n, …) for columns of one fixed size, else lists of n values."""
@@ -103,16 +118,14 @@ class ShardPool(OpenReaders):
         """Whether samples are better decoded one by one than shard by shard or together."""
         return len(visits.order) < FEW * len(visits) and not self._is_thin(visits)
 
-    def _one_by_one(self, visits: Visits) -> list[dict[str, Any]] | None:
+    def _one_by_one(self, shard_of: list[int], rows: list[int]) -> list[dict[str, Any]] | None:
         """Decode few samples of each of several open shards in their own order, so that none has to be visited.
 
         None where that cannot be; and for a sample that is malformed, which its shard's reader can name.
         """
         if self._lent:
             return None
-        inverse = _inverse(visits.order)
-        shard_of, rows = visits.shards[inverse].tolist(), visits.rows[inverse].tolist()
-        shards = visits.numbers()
+        shards = set(shard_of)
         places = {}
         for shard in shards:
             reader = self._open.get(shard)
@@ -264,11 +277,19 @@ def _decode_columns(
 
 
 class PoolHere:
-    """The pool of whatever process asks: a forked or unpickled copy makes its own."""
+    """The pools of whatever process asks: a forked or unpickled copy makes its own.
+
+    One is for single samples, whoever asks. Another one an epoch leaves to the next, with its files open and mapped: to
+    map them again takes a fourth of the time of reading large samples. Of all datasets of a process only the one that
+    was read last has such a one, so that any number of them keep no more files open than one does.
+    """
+
+    _read_last: ClassVar[weakref.ref[PoolHere] | None] = None
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._owned: tuple[int, ShardPool] | None = None
+        self._spare: tuple[int, int, ShardPool] | None = None
 
     def get(self) -> ShardPool:
         """Return this process's pool."""
@@ -276,8 +297,24 @@ class PoolHere:
             self._owned = (os.getpid(), ShardPool(self._source))
         return self._owned[1]
 
+    def take(self, live: int) -> ShardPool:
+        """Give a pool for an order with so many live shards: the one that was left last, if it is such a one."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare[:2] == (os.getpid(), live):
+            return spare[2]
+        return ShardPool(self._source, live=live)
+
+    def leave(self, pool: ShardPool, live: int) -> None:
+        """Keep a pool from ``take``. What lies in a cache is let go, so that others may evict it."""
+        pool.close_cached()
+        other = None if PoolHere._read_last is None else PoolHere._read_last()
+        if other is not None:
+            other._spare = None
+        self._spare = (os.getpid(), live, pool)
+        PoolHere._read_last = weakref.ref(self)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"_source": self._source, "_owned": None}
+        return {"_source": self._source, "_owned": None, "_spare": None}
 
 
 def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -35,6 +35,11 @@ class Reading:
     each: Callable[[Any], Any] | None = None
     get: Callable[[int], Any] | None = None
 
+    @property
+    def gives_samples(self) -> bool:
+        """Whether ``read`` gives a list of samples as they are stored."""
+        return self.read is ShardPool.samples
+
 
 def read_samples(transform: Callable[[Any], Any] | None, *, one_by_one: bool) -> Reading:
     """Give lists of samples, each passed through ``transform``."""

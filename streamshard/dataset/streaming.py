@@ -329,6 +329,8 @@ class StreamingDataset(Course, IterableDataset[Any]):
             is_over=lambda: turns.is_over(beginning),
             predownload=self.predownload,
             sieve=self._sieve(share, reading) if self._tolerance.is_used else None,
+            in_batches=in_batches,
+            pools=self._pool,
         )
         iterator = iteration.deliver(
             feed, whole=in_batches, drop=dropped, at_end=lambda: turns.check_current(beginning)

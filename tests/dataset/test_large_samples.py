@@ -1,0 +1,196 @@
+"""Large samples, decoded when their turn comes, in pieces; and shards that stay open for the next epoch."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamshard import MDSWriter, StreamingDataLoader, StreamingDataset
+from streamshard.dataset import feed
+from streamshard.errors import FormatError
+from streamshard.read.shard_reader import ShardReader
+
+NBYTES = 9_000
+COUNT = 300
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def blob(number: int) -> bytes:
+    return number.to_bytes(2, "little") * (NBYTES // 2 + number)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("large") / "set"
+    with MDSWriter(out=out, columns={"blob": "bytes", "number": "int"}, size_limit=400_000) as writer:
+        for number in range(COUNT):
+            writer.write({"blob": blob(number), "number": number})
+    assert len(list(out.glob("*.mds"))) > 5
+    return out
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each shard was opened."""
+    counts: Counter[str] = Counter()
+    make = ShardReader.__init__
+
+    def counted(self: ShardReader, path: Any, *arguments: Any, **options: Any) -> None:
+        counts[Path(path).name] += 1
+        make(self, path, *arguments, **options)
+
+    monkeypatch.setattr(ShardReader, "__init__", counted)
+    return counts
+
+
+def numbers_of(samples: Any) -> list[int]:
+    """The samples' numbers, their blobs checked."""
+    found = []
+    for sample in samples:
+        assert sample["blob"] == blob(sample["number"])
+        found.append(sample["number"])
+    return found
+
+
+def open_shards() -> int:
+    """Descriptors of shards that this process has."""
+    links = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return sum(".mds" in link for link in links)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 128])
+@pytest.mark.parametrize("remainder", ["pad", "exact", "drop"])
+def test_they_come_in_the_order_in_which_small_ones_come(
+    written: Path, batch_size: int, remainder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "_CHUNK_NBYTES_OF_LARGE", 12 * NBYTES)
+    options: dict[str, Any] = {"shuffle": True, "batch_size": batch_size, "remainder": remainder}
+    dataset = StreamingDataset(local=written, **options)
+    monkeypatch.setattr(feed, "_CHUNK_SAMPLES_IN_TURN", 3 * batch_size)
+    in_turn = numbers_of(dataset)
+    whole = [
+        numbers_of(batch)
+        for batch in StreamingDataLoader(StreamingDataset(local=written, **options), collate_fn=list)
+    ]
+    monkeypatch.setattr(feed, "_LARGE_SAMPLE_NBYTES", 1 << 30)
+    together = numbers_of(StreamingDataset(local=written, **options))
+    assert in_turn == together == [number for batch in whole for number in batch]
+    assert {len(batch) for batch in whole[:-1]} == {batch_size}
+
+
+def test_pieces_of_a_batch_come_and_go_one_after_another(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read = feed.ShardPool.samples_at
+
+    def counted(self: Any, shards: Any, rows: list[int], samples: Any) -> Any:
+        sizes.append(len(rows))
+        return read(self, shards, rows, samples)
+
+    monkeypatch.setattr(feed.ShardPool, "samples_at", counted)
+    monkeypatch.setattr(feed, "_CHUNK_NBYTES_OF_LARGE", 20 * NBYTES)
+    dataset = StreamingDataset(local=written, batch_size=150)
+    samples = iter(dataset)
+    next(samples)
+    assert len(sizes) == 1
+    assert 10 < sizes[0] <= 20
+    seen = 1 + sum(1 for _ in zip(range(sizes[0] + 3), samples, strict=False))
+    state = dataset.state_dict()
+    going_on = StreamingDataset(local=written, batch_size=150)
+    going_on.load_state_dict(state)
+    assert numbers_of(going_on) == numbers_of(samples) == list(range(seen, COUNT))
+    sizes.clear()
+    assert (
+        len(list(StreamingDataLoader(StreamingDataset(local=written, batch_size=150), collate_fn=list))) == 2
+    )
+    assert sizes == [150, 150]
+
+
+def test_what_comes_before_a_damaged_sample_is_given(written: Path, tmp_path: Path) -> None:
+    with MDSWriter(
+        out=tmp_path / "set", columns={"text": "str", "number": "int"}, size_limit=400_000
+    ) as writer:
+        for number in range(COUNT):
+            writer.write({"text": "a" * NBYTES, "number": number})
+    order = numbers = [
+        sample["number"] for sample in StreamingDataset(local=tmp_path / "set", shuffle=True, batch_size=8)
+    ]
+    bad = order[150]
+    dataset = StreamingDataset(local=tmp_path / "set", shuffle=True, batch_size=8)
+    shard, row = (int(each[0]) for each in dataset._source.locate(np.array([bad])))
+    info = dataset._source.info(shard)
+    file = tmp_path / "set" / info.raw.basename
+    content = bytearray(file.read_bytes())
+    at = content.find(b"a" * NBYTES)
+    for _ in range(row):
+        at = content.find(b"a" * NBYTES, at + NBYTES)
+    content[at : at + 2] = b"\xff\xff"
+    file.write_bytes(content)
+    given: list[dict[str, Any]] = []
+    with pytest.raises(FormatError, match=rf"{info.raw.basename}.*, row {row}, sample {bad} of the dataset"):
+        given.extend(dataset)
+    assert [sample["number"] for sample in given] == numbers[: len(given)]
+    assert 144 <= len(given) <= 150
+
+
+# Shards that stay open
+
+
+def test_the_next_epoch_finds_its_shards_open(written: Path, opened: Counter[str]) -> None:
+    dataset = StreamingDataset(local=written, shuffle=True, batch_size=8)
+    for _ in range(3):
+        assert sorted(numbers_of(dataset)) == list(range(COUNT))
+    assert set(opened.values()) == {1}
+    assert len(opened) == dataset.num_shards
+    next(iter(dataset))  # one that is left in the middle
+    assert len(numbers_of(dataset)) == COUNT
+    assert set(opened.values()) == {1}
+
+
+def test_only_the_dataset_that_was_read_last_keeps_shards_open(written: Path) -> None:
+    first, second = (StreamingDataset(local=written, batch_size=8) for _ in range(2))
+    before = open_shards()
+    for dataset in (first, second, first):
+        assert numbers_of(dataset) == list(range(COUNT))
+    kept = open_shards() - before
+    assert kept <= 2 * first.num_shards
+    assert first._pool._spare is not None
+    assert second._pool._spare is None
+    del first, dataset
+    assert open_shards() == before
+
+
+def test_an_epoch_that_fails_leaves_nothing_open(written: Path, tmp_path: Path) -> None:
+    before = open_shards()
+    dataset = StreamingDataset(
+        local=written, batch_size=8, transform=lambda sample: 1 // (200 - sample["number"])
+    )
+    with pytest.raises(ZeroDivisionError):
+        list(dataset)
+    assert open_shards() == before
+
+
+def test_what_lies_in_a_cache_may_be_evicted_after_an_epoch(written: Path, tmp_path: Path) -> None:
+    dataset = StreamingDataset(remote=written.as_uri(), local=tmp_path / "cache", batch_size=8)
+    before = open_shards()
+    assert numbers_of(dataset) == list(range(COUNT))
+    assert open_shards() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_opens_its_own(written: Path) -> None:
+    dataset = StreamingDataset(local=written, batch_size=8)
+    assert len(numbers_of(dataset)) == COUNT
+    spare = dataset._pool._spare
+    assert spare is not None
+    child = os.fork()
+    if not child:
+        os._exit(int(dataset._pool.take(spare[1]) is spare[2]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert dataset._pool.take(spare[1]) is spare[2]
