@@ -150,7 +150,7 @@ class Share:
             for begin in range(0, len(found.padding), batches_at_once):
                 yield found.part(begin, begin + batches_at_once)
             first += count * self.workers
-            count = min(4 * count, most)
+            count = min(2 * count, most)
 
 
 class Feed:
