@@ -205,7 +205,7 @@ class _Job:
             plan = Plan.load(journal.directory)
             limit = options.error_limit(plan.extra["convert"]["records"])
             # Else planned anew, which says what is too much, or makes the copies of the inputs again.
-            if (limit is None or plan.skipped.total() <= limit) and plan.has_sources():
+            if (limit is None or plan.skipped.total() <= limit) and plan.has_sources(options.engine):
                 return plan
         # Nothing of the new plan is written yet: shards that are there are of an older dataset, or of an older plan and
         # not recorded, since the run was killed in between.

@@ -55,7 +55,7 @@ class Place:
             except OSError as error:
                 raise StorageError(f"{folder}: the folder cannot be listed ({error.strerror})") from error
             for entry in shown:
-                if not entry.is_dir():
+                if not _is_folder(entry):
                     yield prefix + entry.name
                 elif (mine := self._trees(entry, prefix, trees)) is not None:
                     left.append((entry.path, f"{prefix}{entry.name}/", mine))
@@ -93,6 +93,8 @@ class Place:
             found = path.stat()
         except FileNotFoundError:
             raise ConvertError(f"source {self.name!r}: there is no file {name!r}") from None
+        except OSError as error:
+            raise ConvertError(f"source {self.name!r}: {name!r} cannot be read ({error.strerror})") from None
         return found.st_size, found.st_mtime_ns
 
     def origin(self, name: str, kind: str, detail: str = "") -> Origin:
@@ -103,3 +105,11 @@ class Place:
         location = f"{self.location.rstrip('/')}/{name}"
         folder = location.rpartition("/")[0]
         return Origin(name.rpartition("/")[2], location, folder, nbytes, mtime_ns, kind, detail)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is there, or a link leads to one; not where it leads to itself."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

@@ -43,6 +43,7 @@ from streamshard.convert.sources import TAR, Source
 from streamshard.convert.tally import NOT_COMPARED, SavedChunk, image_column_nbytes
 from streamshard.convert.tokenizing import TOKENS_KEY, token_columns
 from streamshard.errors import ConvertError
+from streamshard.storage.opening import is_local
 
 LISTED_SKIPS = 100
 
@@ -73,7 +74,8 @@ class MergedScan:
         self._num_texts = 0
         self._class_names: ClassNames = {}
         self._digests = JobDigests(0)
-        self._ready: list[tuple[Path, ReadyHeading]] | None = []
+        self._ready: list[tuple[Path, ReadyHeading]] = []
+        self._are_all_ready = True
 
     def _saved(self) -> Iterator[tuple[int, int, SavedChunk]]:
         """Source number, number of lines before the chunk, chunk: in input order."""
@@ -109,8 +111,8 @@ class MergedScan:
             self.problems += placed[: max(0, room)]
             if chunk.num_records:
                 if chunk.ready is None:
-                    self._ready = None
-                elif self._ready is not None:
+                    self._are_all_ready = False
+                else:
                     self._ready.append((ready_path(chunk.path), chunk.ready))
                 self.findings.runs.join(chunk.runs, is_first=not records_seen)
                 records_seen += chunk.num_records
@@ -267,17 +269,22 @@ class MergedScan:
                 raise ConvertError(f"--cost {name}={key}: no record has that key; there are: {known}")
 
     def join_ready(self, columns: ColumnPlan, target: Path) -> bool:
-        """Put the samples that the scan has made ready into one file, if it has made all of them, as they will be."""
-        chunks = self._ready
+        """Put the samples that the scan has made ready into one file, if it has made all of them, as they will be.
+
+        Where the shards come to the same disk, there has to be room for both.
+        """
+        shards = 0
+        if is_local(self._options.out):
+            shards = sum(heading.nbytes + heading.image_nbytes for _, heading in self._ready)
         return (
-            chunks is not None
-            and all(heading.fits(columns) for _, heading in chunks)
-            and join_ready(chunks, target)
+            self._are_all_ready
+            and all(heading.fits(columns) for _, heading in self._ready)
+            and join_ready(self._ready, target, leave_free_nbytes=shards)
         )
 
     def remove_ready(self) -> None:
-        """Remove what :meth:`join_ready` has joined."""
-        for path, _ in self._ready or ():
+        """Remove what :meth:`join_ready` joins."""
+        for path, _ in self._ready:
             path.unlink(missing_ok=True)
 
     def write_rows(

@@ -71,10 +71,10 @@ class Plan:
     def num_samples(self) -> int:
         return int(self.begins[-1])
 
-    def has_sources(self) -> bool:
-        """Whether all files that the plan reads are there."""
+    def has_sources(self, engine: str) -> bool:
+        """Whether all files that the plan reads are there, for the processes of an engine."""
         return all(Path(source.path).exists() for source in self.sources) and (
-            not self.ready or self.ready_path.exists()
+            not self.ready or (engine == "local" and self.ready_path.exists())
         )
 
     @property
@@ -191,7 +191,8 @@ def _planned(
         schema, compression=options.compression, hashes=options.hashes, size_limit=options.size_limit
     )
     unordered = directory / "rows.scanned"
-    ready = found.join_ready(columns, directory / READY_BASENAME)
+    # Nodes of a cluster do not share the work directory, and the scan may be of an earlier run without one.
+    ready = options.engine == "local" and found.join_ready(columns, directory / READY_BASENAME)
     num_samples, payload_nbytes = found.write_rows(
         unordered, columns, MAX_SHARD_NBYTES - len(config) - 12, ready=ready
     )
@@ -226,7 +227,7 @@ def _planned(
         ready,
     )
     plan.save()
-    if options.part is None:  # else others are made of them, too
+    if options.part is None or not ready:  # else other parts are made of them, too
         found.remove_ready()
     return plan
 

@@ -1,7 +1,8 @@
 """Samples that the scan makes ready, all but the bytes of their image: then shards are made without parsing again.
 
 Only where that is simple and takes little room: text records of one shape, each with one image file of this machine,
-whose own bytes are a small part of what is stored. Otherwise shards are made from the input, with the same bytes.
+whose own bytes are a small part of what is stored. Otherwise, and where the disk has no room to spare for them, shards
+are made from the input, with the same bytes.
 
 An entry: u64 offset of the record in its source, u32 length of the image's reference, u32 length of what stands in
 front of the image in the sample; then the reference, what stands in front of the image, what stands behind it.
@@ -9,6 +10,7 @@ front of the image in the sample; then the reference, what stands in front of th
 
 from __future__ import annotations
 
+import logging
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import xxhash
 
 from streamshard.convert.columns import ColumnPlan, ImageColumn
+from streamshard.convert.kept import free_nbytes
 from streamshard.convert.places import Located
 from streamshard.convert.rows import sync_file
 from streamshard.errors import StreamshardError
@@ -26,6 +29,8 @@ from streamshard.format.json_text import json_text
 
 if TYPE_CHECKING:
     from streamshard.convert.record_tally import Pending
+
+logger = logging.getLogger(__name__)
 
 READY_BASENAME = "samples"
 ENTRY = struct.Struct("<QII")
@@ -38,10 +43,14 @@ _ENCODE: Mapping[str, Callable[[Any], bytes]] = {"str": str.encode, "json": str.
 
 
 class ReadyHeading(NamedTuple):
-    """What the tally of a chunk says of its entries: the columns they are made for, the size and hash of their file."""
+    """What the tally of a chunk says of its entries: the columns they are made for, the size and hash of their file.
+
+    ``image_nbytes``: of all their images together.
+    """
 
     image_key: str
     plain: Mapping[str, str]
+    image_nbytes: int
     nbytes: int
     digest: str
 
@@ -57,9 +66,14 @@ class ReadyHeading(NamedTuple):
 
 
 class ReadyRecords:
-    """The entries of a chunk, as long as all of its records are alike."""
+    """The entries of a chunk, as long as all of its records are alike.
 
-    def __init__(self) -> None:
+    Args:
+        leave_free_nbytes: none are written where the disk would have less room left.
+    """
+
+    def __init__(self, leave_free_nbytes: int = 0) -> None:
+        self._leave_free = leave_free_nbytes
         self.nbytes = array("I")
         """Of each entry."""
         self._layout: tuple[str, dict[str, str]] = ("", {})
@@ -141,13 +155,25 @@ class ReadyRecords:
         self._image_nbytes += sum(nbytes)
 
     def save(self, path: Path) -> ReadyHeading | None:
-        """Write the entries, if there are any and they are small enough."""
+        """Write the entries, if there are any, they are small enough, and there is room for them."""
         content = b"".join(self._entries)
-        if not content or len(content) * _LEAST_IMAGE_SHARE > self._image_nbytes:
+        if (
+            not content
+            or len(content) * _LEAST_IMAGE_SHARE > self._image_nbytes
+            or free_nbytes(path.parent) - len(content) < self._leave_free
+        ):
             self.give_up()
             return None
-        path.write_bytes(content)
-        return ReadyHeading(*self._layout, len(content), xxhash.xxh3_128_hexdigest(content))
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            logger.info("%s: does without: %s", path, error)
+            path.unlink(missing_ok=True)
+            self.give_up()
+            return None
+        return ReadyHeading(
+            *self._layout, self._image_nbytes, len(content), xxhash.xxh3_128_hexdigest(content)
+        )
 
 
 def _stored(values: Sequence[Any], texts: Sequence[str] | None) -> tuple[str, Sequence[Any]]:
@@ -164,16 +190,28 @@ def ready_path(tally: Path) -> Path:
     return tally.with_suffix(".ready")
 
 
-def join_ready(chunks: Sequence[tuple[Path, ReadyHeading]], target: Path) -> bool:
-    """Put the entries of all chunks into one file; says whether all of them were there, and whole."""
-    with target.open("wb") as file:
-        for path, heading in chunks:
-            try:
+def join_ready(chunks: Sequence[tuple[Path, ReadyHeading]], target: Path, *, leave_free_nbytes: int) -> bool:
+    """Put the entries of all chunks into one file; says whether that is there.
+
+    It is not where an entry is missing or is not whole, or where the disk would have less room left than it has to.
+    """
+    room = leave_free_nbytes + sum(heading.nbytes for _, heading in chunks)
+    joined = free_nbytes(target.parent) >= room and _join(chunks, target)
+    if not joined:
+        target.unlink(missing_ok=True)
+    return joined
+
+
+def _join(chunks: Sequence[tuple[Path, ReadyHeading]], target: Path) -> bool:
+    try:
+        with target.open("wb") as file:
+            for path, heading in chunks:
                 content = path.read_bytes()
-            except FileNotFoundError:
-                return False
-            if len(content) != heading.nbytes or xxhash.xxh3_128_hexdigest(content) != heading.digest:
-                return False
-            file.write(content)
-        sync_file(file)
+                if len(content) != heading.nbytes or xxhash.xxh3_128_hexdigest(content) != heading.digest:
+                    return False
+                file.write(content)
+            sync_file(file)
+    except OSError as error:
+        logger.info("%s: does without: %s", target, error)
+        return False
     return True

@@ -28,6 +28,7 @@ from streamshard.convert.problems import (
     RecordProblem,
     shorten,
 )
+from streamshard.convert.ready import ReadyRecords
 from streamshard.convert.record_tally import Pending, RecordTally
 from streamshard.convert.references import (
     DATA_URI_REFERENCE,
@@ -93,7 +94,7 @@ class _Scan:
     def __init__(self, task: ScanTask, advance: Advance, supply: ImageSupply) -> None:
         self._task = task
         self._advance = advance
-        self._tally = ChunkTally()
+        self._tally = ChunkTally(ready=ReadyRecords(task.images.leave_free_nbytes))
         self._records = RecordTally(
             self._tally, task.shaping, makes_ready=task.makes_ready and task.source.kind == LINES
         )

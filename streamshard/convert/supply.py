@@ -53,7 +53,7 @@ class ImageSettings:
         allow_outside_root: let references leave the image root.
         at_once: requests at the same time in one process.
         quick: images are decoded, so that one that was cut on its way is noticed; it is read with care then.
-        leave_free_nbytes: see :class:`~streamshard.convert.kept.KeptImages`.
+        leave_free_nbytes: see :class:`~streamshard.convert.kept.KeptImages`; samples that are made ready leave as much.
         fetch: limits, where URLs are fetched; ``None``: they are not.
         resizing: what is made of images; ``None``: nothing.
         storage_options: passed to fsspec for every URL.

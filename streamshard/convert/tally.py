@@ -20,7 +20,7 @@ from streamshard.convert.ready import ReadyHeading, ReadyRecords, ready_path
 from streamshard.convert.runs import RunsOfKeys, parse_runs
 
 _CODES = {"I": np.uint32, "Q": np.uint64}
-_MAGIC = b"sstally7"
+_MAGIC = b"sstally8"
 _DIGEST_NBYTES = 16
 
 NOT_COMPARED = (1 << 64) - 1

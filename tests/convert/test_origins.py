@@ -110,6 +110,7 @@ def test_links_to_folders_are_followed_where_images_may_leave_the_root(tmp_path:
     (tmp_path / "else" / "dog" / "all").symlink_to(tmp_path / "else")
     (tmp_path / "else" / "dog" / "in").symlink_to(root)
     (root / "gone").symlink_to("nowhere")
+    (root / "itself.txt").symlink_to("itself.txt")
     summary = run(root, tmp_path / "A")
     (warning,) = summary.warnings
     assert warning.startswith(
@@ -124,6 +125,9 @@ def test_links_to_folders_are_followed_where_images_may_leave_the_root(tmp_path:
     with pytest.raises(
         ConvertError, match=r"known kind .*; links to folders \(dog\) are followed with --allow"
     ):
+        run(root, tmp_path / "C")
+    (root / "itself.png").symlink_to("itself.png")
+    with pytest.raises(ConvertError, match=r"'itself\.png' cannot be read \(Too many levels"):
         run(root, tmp_path / "C")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamshard.convert import job, ready, ready_samples
+from streamshard.convert import job, kept, ready, ready_samples
 from streamshard.convert.fetch_limits import FetchLimits
 from streamshard.convert.plan import Plan
 from streamshard.errors import ConvertError
@@ -192,6 +193,70 @@ def test_an_interrupted_run_goes_on_with_what_is_ready(
     (tmp_path / "C/.streamshard-convert/samples").unlink()
     run(source, tmp_path / "C", **options)
     assert files_of(tmp_path / "A") == files_of(tmp_path / "C")
+
+
+def test_nothing_is_ready_where_the_disk_has_no_room_for_that_and_the_shards(
+    folder: Path, tmp_path: Path, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", _rows(COLUMNS, ["0.jpg"] * 3))
+    options = {"image_root": str(folder), "samples_per_shard": 1}
+    run(source, tmp_path / "A", **options)
+    work = "B/.streamshard-convert"
+    for place, (before, then, is_ready) in enumerate(
+        [
+            (0, 1 << 50, False),
+            (1 << 50, plans[0].payload_nbytes, False),
+            (1 << 50, 2 * plans[0].payload_nbytes, True),
+        ]
+    ):
+        free = {"scan": before, work: then}
+        monkeypatch.setattr(
+            ready, "free_nbytes", lambda at, free=free: free["scan" if at.name == "scan" else work]
+        )
+        with stopped_after(1):
+            run(source, tmp_path / "B", resume=False, **options)
+        assert plans[1 + place].ready is is_ready
+        assert (tmp_path / work / "samples").exists() is is_ready
+        assert not list(tmp_path.glob(f"{work}/scan/*.ready")), "of no use to anybody"
+    monkeypatch.setattr(ready, "free_nbytes", lambda _: plans[0].payload_nbytes)
+    monkeypatch.setattr(kept, "free_nbytes", lambda _: 0)
+    run(source, f"memory://{tmp_path.name}/C", work_dir=str(tmp_path), **options)
+    assert plans[-1].ready, "the shards are not on this disk"
+
+
+def _full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("place", ["scan", "plan"])
+def test_a_full_disk_is_no_error_of_what_can_be_done_without(
+    place: str, folder: Path, tmp_path: Path, plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", _rows(COLUMNS, ["0.jpg"] * 3))
+    real = Path.write_bytes
+    if place == "scan":
+        monkeypatch.setattr(
+            Path, "write_bytes", lambda path, data: (_full if path.suffix == ".ready" else real)(path, data)
+        )
+    else:
+        monkeypatch.setattr(ready, "sync_file", _full)
+    with stopped_after(0):
+        run(source, tmp_path / "A", image_root=str(folder))
+    assert [plan.ready for plan in plans] == [False]
+    assert not list(tmp_path.glob("A/.streamshard-convert/**/*.ready"))
+    assert not (tmp_path / "A/.streamshard-convert/samples").exists()
+    assert run(source, tmp_path / "A", image_root=str(folder)).samples == 3
+
+
+def test_what_was_made_ready_for_nothing_goes(folder: Path, tmp_path: Path, plans: list[Plan]) -> None:
+    sources = [
+        write_lines(tmp_path / f"{name}.jsonl", _rows(columns, ["0.jpg"] * 3))
+        for name, columns in (("a", COLUMNS), ("b", UNFIT))
+    ]
+    with stopped_after(0):
+        run(sources, tmp_path / "A", image_root=str(folder))
+    assert [plan.ready for plan in plans] == [False]
+    assert not list(tmp_path.glob("A/.streamshard-convert/scan/*.ready"))
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,14 @@ _OPTIONS: dict[str, Any] = {"size_limit": 16384, "shuffle": 5, "sample_hash": "x
 
 
 class Notes(SilentProgress):
-    """Keeps what is told; at the first finished shard, may break off."""
+    """Keeps what is told; may break off: when ``phase`` has ended, or of shards, at the first one."""
 
-    def __init__(self, *, interrupt: bool = False) -> None:
+    def __init__(self, *, interrupt: bool = False, phase: str = "writing shards") -> None:
         self.notes: list[str] = []
         self.phases: list[tuple[str, int, int | None]] = []
         self.done = [0, 0]
         self._interrupt = interrupt
+        self._phase = phase
 
     def begin(self, phase: str, total_nbytes: int, total_samples: int | None) -> None:
         self.phases.append((phase, total_nbytes, total_samples))
@@ -54,6 +55,10 @@ class Notes(SilentProgress):
         self.done[0] += nbytes
         self.done[1] += samples
         if self._interrupt and self.phases[-1][0] == "writing shards":
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        if self._interrupt and self.phases[-1][0] == self._phase:
             raise KeyboardInterrupt
 
     def note(self, text: str) -> None:
@@ -137,6 +142,24 @@ def test_engines_go_on_with_what_the_other_has_left(
     summary = convert(_options(cluster, chat, out))
     assert summary.resumed_shards >= len(made)
     assert files_of(out) == wanted
+
+
+@pytest.mark.parametrize("phase", ["checking records and images", "writing shards"])
+def test_a_cluster_goes_on_where_samples_were_made_ready_for_processes(
+    phase: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "0.jpg").write_bytes(noise())
+    source = write_lines(tmp_path / "a.jsonl", [{"id": i, "image": "0.jpg"} for i in range(20)])
+    run(source, tmp_path / "A", **_OPTIONS)
+    out = tmp_path / "B"
+    with pytest.raises(KeyboardInterrupt):
+        convert(
+            ConvertOptions(sources=(str(source),), out=str(out), workers=1, **_OPTIONS),
+            Notes(interrupt=True, phase=phase),
+        )
+    assert list((out / WORK_DIRECTORY).glob("scan/*.ready" if phase[0] == "c" else "samples"))
+    convert(_options(cluster, source, out))
+    assert files_of(out) == files_of(tmp_path / "A")
 
 
 def test_nodes_read_packed_files_and_tables_themselves(
