@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from streamshard.errors import ConvertError
+from streamshard.storage.redact import public_url
 
 _BRACES = re.compile(r"\{(?:(\d{1,18})\.\.(\d{1,18})|([^{},]*(?:,[^{},]*)+))\}")
 _MOST_NAMES = 1_000_000
@@ -24,7 +25,9 @@ def expanded(text: str) -> list[str]:
         several = len(listed.split(",")) if listed is not None else abs(int(last) - int(first)) + 1
         count *= several
         if count > _MOST_NAMES:
-            raise ConvertError(f"source {text!r}: its braces stand for more than {_MOST_NAMES} names")
+            raise ConvertError(
+                f"source {public_url(text)!r}: its braces stand for more than {_MOST_NAMES} names"
+            )
         pieces += [
             [text[end : match.start()]],
             listed.split(",") if listed is not None else _numbers(first, last),

@@ -166,7 +166,8 @@ class _Lookup:
         if source == "-":
             raise ConvertError(f"source '-': {_READ_AGAIN}")
         names = expanded(source)
-        if len(names) > 1 and not (is_local(source) and local_path(source).exists()):
+        is_file = is_local(source) and os.path.exists(local_path(source))  # noqa: PTH110 no error of a long text
+        if len(names) > 1 and not is_file:
             return [each for name in names for each in self._with(name).origins(name)]
         if not is_local(source):
             if self._kind == RECIPE or source.lower().endswith(_RECIPE_SUFFIX):

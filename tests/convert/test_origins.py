@@ -78,6 +78,10 @@ def test_braces_stand_for_several_sources(tree: Path, tmp_path: Path) -> None:
     assert _names(tree / "{a,c}.jsonl") == ["{a,c}.jsonl"]  # a file of that very name comes first
     with pytest.raises(ConvertError, match="more than 1000000 names"):
         _names(tree / "{0..999}{0..999}{0..1}")
+    with pytest.raises(ConvertError, match="source 's3://data/") as found:
+        _names("s3://key:secret@data/{0..9999999}.jsonl")
+    assert "secret" not in str(found.value)
+    assert len(_names(tree / f"{{{','.join(['a', 'c'] * 200)}}}.jsonl")) == 400, "longer than a name may be"
 
 
 def test_a_pipe_is_no_source(tmp_path: Path) -> None:
