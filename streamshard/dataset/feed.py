@@ -21,7 +21,8 @@ from streamshard.errors import FormatError
 from streamshard.order.batches import BatchPlan
 from streamshard.order.epoch import Order
 from streamshard.order.rank_batches import RankBatches
-from streamshard.order.uses import live_shards
+from streamshard.order.uses import live_nbytes, live_shards
+from streamshard.storage.memory_limit import memory_nbytes
 
 if TYPE_CHECKING:
     from streamshard.dataset.sieve import Sieve
@@ -38,6 +39,8 @@ _CHUNK_SAMPLES_IN_TURN = 512
 # Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
 _SAMPLES_PER_STREAM = 16
 _AHEAD_CHUNKS = 128
+# Shards that are live may take so much of the memory for whole pieces of them to be fetched from the disk.
+_SHARE_OF_MEMORY = 4
 # Samples that one look into the order is for: it costs as much as reading ten blobs.
 _LOOKED_UP = 2048
 # Samples of each stream that one look into the order is for: some 1 µs a sample remains at a thousand streams.
@@ -200,7 +203,8 @@ class Feed:
         """
         keep_freed_memory(self._source.sample_nbytes)
         live = live_shards(self._share.order, parts=self._share.parts)
-        pool = self._pools.take(live)
+        read_through = self._fits_in_memory()
+        pool = self._pools.take(live, read_through=read_through)
         sieve = self._sieve
         foresight = Foresight(self._source, self._share)
         ahead = Ahead(self._source, self._share, foresight, sieve.lost if sieve is not None else None)
@@ -240,7 +244,7 @@ class Feed:
         finally:
             ahead.close()
             foresight.unset()
-            self._pools.leave(pool, live)
+            self._pools.leave(pool, live, read_through=read_through)
             if sieve is not None:
                 sieve.close()
 
@@ -297,6 +301,13 @@ class Feed:
             for at in range(begin, end, step) if end > begin else (begin,):
                 to = min(at + step, end)
                 yield pool.samples_at(shards[at:to], rows[at:to], chunk.samples[at:to]), to - at
+
+    def _fits_in_memory(self) -> bool:
+        """Whether the system can keep all of the shards that the node's readers are amid, and much besides."""
+        nbytes = self._source.raw_nbytes / max(1, self._source.num_shards)
+        means = [nbytes] * len(self._source.streams)
+        live = live_nbytes(self._share.order, means, num_nodes=self._share.num_nodes)
+        return live <= memory_nbytes() // _SHARE_OF_MEMORY
 
     def _batches_at_once(self, most_samples: int | None) -> int:
         if self._reading.one_by_one:

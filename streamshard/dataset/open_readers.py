@@ -42,10 +42,14 @@ class OpenReaders:
         source: the samples.
         live: shards that the order is expected to need at once; 0: not known.
         capacity: shards to keep open; None: by ``live``, the number of streams and the system's limit of open files.
+        read_through: whole shards are read, and there is memory to keep those that are live.
     """
 
-    def __init__(self, source: Source, *, live: int = 0, capacity: int | None = None) -> None:
+    def __init__(
+        self, source: Source, *, live: int = 0, capacity: int | None = None, read_through: bool = False
+    ) -> None:
         self._source = source
+        self._read_through = read_through
         self._capacity = _default_capacity(source, live) if capacity is None else capacity
         # Else a reader is closed right after use.
         self._keeps_open = all(stream.limit_bytes is None for stream in source.streams)
@@ -95,10 +99,15 @@ class OpenReaders:
         if reader is not None:
             _close(reader, self._held.pop(shard, None))
 
-    def close_cached(self) -> None:
-        """Close the shards that lie in a cache, which nobody can evict while they are open."""
-        for shard in list(self._held):
-            self.close_shard(shard)
+    def close_passing(self) -> None:
+        """Close the shards that are not to stay open for a next epoch.
+
+        Those that lie in a cache, which nobody can evict while they are open, and those that were not in the page cache
+        and may be now.
+        """
+        for shard, reader in list(self._open.items()):
+            if shard in self._held or reader.asks_ahead:
+                self.close_shard(shard)
 
     def close(self) -> None:
         """Close all shards."""
@@ -123,6 +132,7 @@ class OpenReaders:
                 descriptor=descriptor,
                 check=check,
                 known=self._heads.get(shard),
+                read_through=self._read_through,
             )
         except BaseException:
             if held is not None:

@@ -62,8 +62,10 @@ class ShardPool(OpenReaders):
     Args: those of :class:`OpenReaders`.
     """
 
-    def __init__(self, source: Source, *, live: int = 0, capacity: int | None = None) -> None:
-        super().__init__(source, live=live, capacity=capacity)
+    def __init__(
+        self, source: Source, *, live: int = 0, capacity: int | None = None, read_through: bool = False
+    ) -> None:
+        super().__init__(source, live=live, capacity=capacity, read_through=read_through)
         self._has_small_rows = source.raw_nbytes <= _SMALL_ROW_NBYTES * max(1, source.num_samples)
 
     def samples(self, samples: NDArray[np.int64]) -> list[dict[str, Any]]:
@@ -289,7 +291,7 @@ class PoolHere:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._owned: tuple[int, ShardPool] | None = None
-        self._spare: tuple[int, int, ShardPool] | None = None
+        self._spare: tuple[tuple[int, int, bool], ShardPool] | None = None
 
     def get(self) -> ShardPool:
         """Return this process's pool."""
@@ -297,20 +299,20 @@ class PoolHere:
             self._owned = (os.getpid(), ShardPool(self._source))
         return self._owned[1]
 
-    def take(self, live: int) -> ShardPool:
+    def take(self, live: int, *, read_through: bool = False) -> ShardPool:
         """Give a pool for an order with so many live shards: the one that was left last, if it is such a one."""
         spare, self._spare = self._spare, None
-        if spare is not None and spare[:2] == (os.getpid(), live):
-            return spare[2]
-        return ShardPool(self._source, live=live)
+        if spare is not None and spare[0] == (os.getpid(), live, read_through):
+            return spare[1]
+        return ShardPool(self._source, live=live, read_through=read_through)
 
-    def leave(self, pool: ShardPool, live: int) -> None:
-        """Keep a pool from ``take``. What lies in a cache is let go, so that others may evict it."""
-        pool.close_cached()
+    def leave(self, pool: ShardPool, live: int, *, read_through: bool = False) -> None:
+        """Keep a pool from ``take``."""
+        pool.close_passing()
         other = None if PoolHere._read_last is None else PoolHere._read_last()
         if other is not None:
             other._spare = None
-        self._spare = (os.getpid(), live, pool)
+        self._spare = (os.getpid(), live, read_through), pool
         PoolHere._read_last = weakref.ref(self)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Of a file that is not in the page cache and will be read through, so much is asked for at a time, and once. An epoch
+# of 9,000 blobs of 40 kB from a disk: 0.57 s and 24 us of CPU a blob; row by row 0.85 s and 49 us (medians of turns).
+_WINDOW_NBYTES = 2 << 20
+
 # Where a file is looked at to tell whether it is in the page cache.
 _PLACES = 8
 
@@ -48,6 +52,7 @@ class RawFile:
         nbytes: size that the index states.
         shard: name used in messages.
         descriptor: an open file to own in place of opening ``path``.
+        read_through: all of it will be read soon, and there is memory to keep it until then.
 
     Raises:
         BlobNotFoundError: no such file.
@@ -56,11 +61,21 @@ class RawFile:
         FormatError: another size than ``nbytes``.
     """
 
-    def __init__(self, path: Path | str, nbytes: int, *, shard: str, descriptor: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        nbytes: int,
+        *,
+        shard: str,
+        descriptor: int | None = None,
+        read_through: bool = False,
+    ) -> None:
         self.path = path
         self.nbytes = nbytes
         self._shard = shard
         self._fd = _opened(path, shard) if descriptor is None else descriptor
+        self._read_through = read_through
+        self._asked: set[int] | None = None
         self._map: mmap.mmap | None = None
         self._bytes: NDArray[np.uint8] | None = None
         self._address = 0
@@ -177,9 +192,18 @@ class RawFile:
             return False
 
     def advise(self, begin: int, end: int) -> None:
-        """Let the system begin to read bytes [begin, end) into the page cache."""
-        if hasattr(os, "posix_fadvise"):
+        """Let the system begin to read bytes [begin, end) into the page cache, ``read_through`` with what is around."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        if not self._read_through:
             os.posix_fadvise(self._fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
+            return
+        if self._asked is None:
+            self._asked = set()
+        for window in range(begin // _WINDOW_NBYTES, -(-end // _WINDOW_NBYTES)):
+            if window not in self._asked:
+                self._asked.add(window)
+                os.posix_fadvise(self._fd, window * _WINDOW_NBYTES, _WINDOW_NBYTES, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the descriptors; a second call does nothing. Reading afterwards is a ValueError."""

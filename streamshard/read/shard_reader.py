@@ -54,6 +54,7 @@ class ShardReader:
         descriptor: an open file to own and read in place of ``path`` (such a reader cannot be pickled).
         check: hashes of the shard's samples, with which every sample is checked before it is given.
         known: the head of an earlier reader of this shard; a file that has not changed is not checked again.
+        read_through: all of it will be read soon, and there is memory to keep it until then.
 
     Attributes:
         decoder: as given.
@@ -76,6 +77,7 @@ class ShardReader:
         descriptor: int | None = None,
         check: SampleCheck | None = None,
         known: ShardHead | None = None,
+        read_through: bool = False,
     ) -> None:
         self.path = path
         self.info = info
@@ -84,7 +86,9 @@ class ShardReader:
         self.decoder = decoder
         self._check = check
         self._anonymous = descriptor is not None
-        self._file = RawFile(path, info.raw.nbytes, shard=self.name, descriptor=descriptor)
+        self._file = RawFile(
+            path, info.raw.nbytes, shard=self.name, descriptor=descriptor, read_through=read_through
+        )
         try:
             self.head = read_head(self._file, info, shard=self.name, known=known)
             self._table = offsets_of(self.head, self._file, info)
@@ -177,6 +181,11 @@ class ShardReader:
             raise self._explained(error, rows) from error
         self._file.check_whole()
         return samples
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether rows are asked for before they are read: the file was not in the page cache when it was opened."""
+        return self._advises
 
     def in_place(self) -> tuple[Callable[[Buffer, int, int], dict[str, Any]], mmap.mmap, memoryview] | None:
         """What many rows of several shards are decoded with in one loop: the decoder's ``quick_row``, the file's map,

@@ -13,6 +13,8 @@ import pytest
 from streamshard import MDSWriter, StreamingDataLoader, StreamingDataset
 from streamshard.dataset import feed
 from streamshard.errors import FormatError
+from streamshard.read import raw_file, shard_reader
+from streamshard.read.raw_file import RawFile
 from streamshard.read.shard_reader import ShardReader
 
 NBYTES = 9_000
@@ -183,6 +185,31 @@ def test_what_lies_in_a_cache_may_be_evicted_after_an_epoch(written: Path, tmp_p
     assert open_shards() == before
 
 
+@pytest.mark.parametrize(("memory", "read_through"), [(1 << 40, True), (4 << 20, False)])
+def test_files_are_read_through_where_memory_can_keep_what_is_live(
+    written: Path, memory: int, read_through: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "memory_nbytes", lambda: memory)
+    monkeypatch.setattr(RawFile, "is_cached", lambda _: False)
+    monkeypatch.setattr(shard_reader, "_ADVISED_ROW_NBYTES", NBYTES)
+    monkeypatch.setattr(raw_file, "is_local_device", lambda _: True)
+    given: list[bool] = []
+    make = RawFile.__init__
+
+    def noted(self: RawFile, *arguments: Any, **options: Any) -> None:
+        given.append(options["read_through"])
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(RawFile, "__init__", noted)
+    dataset = StreamingDataset(local=written, shuffle=True, batch_size=8)
+    for epoch in (1, 2):  # opened anew, as what was not in the page cache may be there now
+        assert sorted(numbers_of(dataset)) == list(range(COUNT))
+        assert given == [read_through] * dataset.num_shards * epoch
+    assert open_shards() == 0
+    assert dataset[7]["number"] == 7
+    assert given[-1] is False
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_opens_its_own(written: Path) -> None:
     dataset = StreamingDataset(local=written, batch_size=8)
@@ -191,6 +218,6 @@ def test_a_forked_child_opens_its_own(written: Path) -> None:
     assert spare is not None
     child = os.fork()
     if not child:
-        os._exit(int(dataset._pool.take(spare[1]) is spare[2]))
+        os._exit(int(dataset._pool.take(*spare[0][1:2], read_through=spare[0][2]) is spare[1]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert dataset._pool.take(spare[1]) is spare[2]
+    assert dataset._pool.take(*spare[0][1:2], read_through=spare[0][2]) is spare[1]

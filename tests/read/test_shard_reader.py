@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import threading
@@ -207,6 +208,27 @@ def test_large_rows_of_a_file_that_is_not_cached_are_asked_for_first(
             assert reader.samples(np.arange(40)) == samples
         assert len(asked) == (0 if cached else 42)
     assert all(end - begin == 20_004 for begin, end in asked)
+
+
+def test_of_a_file_that_is_read_through_windows_are_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100_000))
+    monkeypatch.setattr(raw_file, "_WINDOW_NBYTES", 10_000)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda _fd, begin, nbytes, _advice: asked.append((begin, nbytes))
+    )
+    with contextlib.closing(RawFile(path, 100_000, shard="file", read_through=True)) as file:
+        for begin, end in [(19_999, 20_001), (5, 10_000), (12_000, 29_000), (99_000, 100_000)]:
+            file.advise(begin, end)
+    assert asked == [(10_000, 10_000), (20_000, 10_000), (0, 10_000), (90_000, 10_000)]
+    asked.clear()
+    with contextlib.closing(RawFile(path, 100_000, shard="file")) as file:
+        file.advise(5, 7)
+        file.advise(5, 7)
+    assert asked == [(5, 2), (5, 2)]
 
 
 def test_a_file_just_written_is_in_the_page_cache_and_can_be_asked_for(tmp_path: Path) -> None:
