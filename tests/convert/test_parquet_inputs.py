@@ -225,6 +225,17 @@ def test_a_shape_that_is_none_says_nothing(tmp_path: Path, shape: Any) -> None:
     assert (values, typing.declared()) == ([[[1, 2], [3, 4]]], {})
 
 
+@pytest.mark.parametrize("shape", [[0, -1], [None, 1 << 70], [0, 1 << 40, 1 << 40]])
+def test_a_shape_that_no_array_has_says_nothing_of_empty_lists(tmp_path: Path, shape: Any) -> None:
+    kind = pa.int32()
+    for _ in shape:
+        kind = pa.list_(kind)
+    table = pa.table({"x": pa.array([[], []], kind)}).replace_schema_metadata(_features(x=shape))
+    typing = BatchTyping()
+    (values,) = typing.columns(table.to_batches()[0])
+    assert (values, typing.declared()) == ([[], []], {})
+
+
 def test_image_files_in_a_binary_column_are_found_by_content(tmp_path: Path) -> None:
     source = write_table(
         tmp_path / "a.parquet", {"photo": [picture(), None], "jpgs": [[picture("JPEG")] * 2, []]}

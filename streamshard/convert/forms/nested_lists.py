@@ -70,7 +70,10 @@ def shaped_arrays(pa: Any, column: Any, shape: Shape) -> tuple[list[NDArray[Any]
     if flat.null_count or types.is_nested(flat.type):
         return None
     inner = tuple(size for size in shape[1:] if size is not None)
-    whole = flat.to_numpy(zero_copy_only=False).reshape(int(counts.sum()), *inner)
+    try:
+        whole = flat.to_numpy(zero_copy_only=False).reshape(int(counts.sum()), *inner)
+    except ValueError:  # sizes that no array has, of lists that are all empty
+        return None
     return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else [], flat.type
 
 
