@@ -106,7 +106,7 @@ def _guessed(base: Base, options: ConvertOptions) -> dict[str, list[str]]:
 def _listed(wanted: Mapping[str, list[str]], there: Mapping[str, list[str]]) -> str:
     """The options of ``wanted`` that are not ``there``, as a command has them."""
     texts = [
-        f"{option} {_word(value)}"
+        f"{_word(option)} {_word(value)}"
         for option, values in wanted.items()
         for value in values
         if value not in there.get(option, [])

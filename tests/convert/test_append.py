@@ -255,6 +255,22 @@ def test_of_a_dataset_without_a_note_the_columns_tell_the_options(tmp_path: Path
     assert [sample["audio_path"] for sample in LocalDataset(str(tmp_path / "A"))] == ["0.wav", "1.wav"]
 
 
+def test_a_note_of_options_may_hold_anything(tmp_path: Path) -> None:
+    run(write_lines(tmp_path / "a.jsonl", [{"n": 1}]), tmp_path / "A", drop=("m",))
+    index = tmp_path / "A" / "index.json"
+    shown = json.loads(index.read_text())
+    shown["streamshard"]["convert"]["given"] = {
+        "\x1b[2J": ["x"],
+        "--drop": ["\x1b[2J"],
+        "y": "z",
+        "--cost": [1],
+    }
+    index.write_text(json.dumps(shown))
+    with pytest.raises(ConvertError, match="made with ") as caught:
+        run(write_lines(tmp_path / "b.jsonl", [{"o": 1}]), tmp_path / "A", append=True)
+    assert str(caught.value).replace("\n", "").isprintable()
+
+
 def test_images_that_are_scaled_otherwise_are_told(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(noise())
     source = write_lines(tmp_path / "a.jsonl", [{"image": "1.jpg"}])
