@@ -504,7 +504,7 @@ def test_a_feed_expects_as_many_shards_as_its_rank_has_live(
 ) -> None:
     expected: list[int] = []
     monkeypatch.setattr(
-        pool, "ShardPool", lambda source, live: expected.append(live) or ShardPool(source, live=live)
+        pool, "ShardPool", lambda source, live, **_: expected.append(live) or ShardPool(source, live=live)
     )
     for ranks in (1, 2):
         dataset = StreamingDataset(
