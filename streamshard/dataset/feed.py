@@ -316,7 +316,9 @@ class Feed:
         most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
         nbytes = self._source.sample_nbytes
         chunk_nbytes = _CHUNK_NBYTES if nbytes < _LARGE_SAMPLE_NBYTES else _CHUNK_NBYTES_OF_LARGE
-        together = _CHUNK_SAMPLES_IN_TURN if self._in_turn else chunk_nbytes // nbytes
+        together = chunk_nbytes // nbytes
+        if self._in_turn:  # a chunk is fetched ahead as a whole
+            together = min(_CHUNK_SAMPLES_IN_TURN, self._predownload or _CHUNK_SAMPLES_IN_TURN)
         samples = min(most, together, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 

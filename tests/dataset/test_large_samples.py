@@ -114,6 +114,25 @@ def test_pieces_of_a_batch_come_and_go_one_after_another(
     assert sizes == [150, 150]
 
 
+def test_no_more_is_fetched_ahead_than_was_asked_for(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = 0
+    want = feed.Ahead.want
+
+    def counted(self: Any, samples: Any) -> None:
+        nonlocal wanted
+        wanted += len(samples)
+        want(self, samples)
+
+    monkeypatch.setattr(feed.Ahead, "want", counted)
+    dataset = StreamingDataset(
+        remote=written.as_uri(), local=tmp_path / "cache", batch_size=4, predownload=12
+    )
+    ahead = [wanted - number for number, _ in enumerate(dataset)]
+    assert 12 <= max(ahead) <= 12 + 12
+
+
 def test_what_comes_before_a_damaged_sample_is_given(written: Path, tmp_path: Path) -> None:
     with MDSWriter(
         out=tmp_path / "set", columns={"text": "str", "number": "int"}, size_limit=400_000
