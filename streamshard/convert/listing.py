@@ -84,6 +84,22 @@ class Place:
         """A small file; StorageError where it cannot be read."""
         return self._store.read(name, limit=_LARGEST_INDEX)
 
+    def read_own(self, name: str) -> bytes:
+        """As :meth:`read`, of a file that lies in the folder: a link that leaves it is refused, as one to an image is.
+
+        Raises:
+            ConvertError: such a link, unless links are followed.
+        """
+        path = f"{self.location}/{name}"
+        if self.local and not self.follow_links and os.path.islink(path):  # noqa: PTH114 many files
+            real = os.path.realpath(path)
+            if not real.startswith(f"{os.path.realpath(self.location).rstrip('/')}/"):
+                raise ConvertError(
+                    f"{self.name}/{name}: a link to {real}, outside the folder; put the file there, or allow it with"
+                    " --allow-outside-root"
+                )
+        return self.read(name)
+
     def stamp(self, name: str) -> tuple[int, int | None]:
         """Size and modification time in nanoseconds (``None`` at a URL)."""
         if not self.local:

@@ -206,6 +206,18 @@ def test_links_do_not_leave_the_tree(tmp_path: Path) -> None:
         run(root, tmp_path / "A")
 
 
+@pytest.mark.parametrize("ending", ["txt", "json"])
+def test_links_beside_images_do_not_leave_the_tree(tmp_path: Path, ending: str) -> None:
+    root = _tree(tmp_path / "pets", {"a/1.png": picture(), "a/2.png": picture(), "a/inside": b'{"n": 1}'})
+    (tmp_path / "pets.json").write_text('{"n": 2}')
+    (root / "a" / f"1.{ending}").symlink_to("inside")
+    run(root, tmp_path / "A")
+    (root / "a" / f"2.{ending}").symlink_to(tmp_path / "pets.json")
+    with pytest.raises(ConvertError, match=rf"pets/a/2\.{ending}: a link to .*, outside the folder; put"):
+        run(root, tmp_path / "B")
+    assert run(root, tmp_path / "B", allow_outside_root=True).samples == 2
+
+
 def test_a_tree_below_a_url_gives_the_same_shards(tmp_path: Path) -> None:
     root = _tree(tmp_path / "pets", _PETS)
     url = f"memory://{tmp_path.name}/pets"

@@ -156,7 +156,7 @@ def _beside(place: Place, images: Sequence[str], endings: tuple[str, ...]) -> di
 
 def _text(place: Place, name: str) -> str:
     try:
-        return narrowed(place.read(name), f"{place.name}/{name}").decode("utf-8-sig").rstrip("\r\n")
+        return narrowed(place.read_own(name), f"{place.name}/{name}").decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ConvertError(f"{place.name}/{name}: not UTF-8: {error.reason}; convert it to UTF-8") from None
 
@@ -164,7 +164,7 @@ def _text(place: Place, name: str) -> str:
 def _object(place: Place, name: str, record: Mapping[str, Any]) -> dict[str, Any]:
     where = f"{place.name}/{name}"
     try:
-        found = parse_record(narrowed(place.read(name), where).removeprefix(BOM))
+        found = parse_record(narrowed(place.read_own(name), where).removeprefix(BOM))
     except RecordProblem as problem:
         raise ConvertError(f"{where}: {problem}") from None
     twice = sorted(found.keys() & record.keys())
