@@ -109,6 +109,11 @@ class OpenReaders:
             if shard in self._held or reader.asks_ahead:
                 self.close_shard(shard)
 
+    def close_changed(self) -> None:
+        """Close the shards whose files are not, or no longer, what is at their paths."""
+        for shard in [number for number, reader in self._open.items() if not reader.is_current()]:
+            self.close_shard(shard)
+
     def close(self) -> None:
         """Close all shards."""
         for shard in list(self._open):

@@ -282,8 +282,8 @@ class PoolHere:
     """The pools of whatever process asks: a forked or unpickled copy makes its own.
 
     One is for single samples, whoever asks. Another one an epoch leaves to the next, with its files open and mapped: to
-    map them again takes a fourth of the time of reading large samples. Of all datasets of a process only the one that
-    was read last has such a one, so that any number of them keep no more files open than one does.
+    map them again takes a fourth of the time of reading large samples. It is let go as soon as other samples are read,
+    of this dataset or of any other one: two pools together may need more files than a process may open.
     """
 
     _read_last: ClassVar[weakref.ref[PoolHere] | None] = None
@@ -295,25 +295,36 @@ class PoolHere:
 
     def get(self) -> ShardPool:
         """Return this process's pool."""
+        PoolHere._let_go()
         if self._owned is None or self._owned[0] != os.getpid():
             self._owned = (os.getpid(), ShardPool(self._source))
         return self._owned[1]
 
     def take(self, live: int, *, read_through: bool = False) -> ShardPool:
-        """Give a pool for an order with so many live shards: the one that was left last, if it is such a one."""
+        """Give a pool for an order with so many live shards: the one that was left last, if it is such a one.
+
+        Shards whose files were replaced, written to or removed since are opened again, or missed, as without it.
+        """
         spare, self._spare = self._spare, None
+        PoolHere._let_go()
         if spare is not None and spare[0] == (os.getpid(), live, read_through):
+            spare[1].close_changed()
             return spare[1]
         return ShardPool(self._source, live=live, read_through=read_through)
 
     def leave(self, pool: ShardPool, live: int, *, read_through: bool = False) -> None:
         """Keep a pool from ``take``."""
         pool.close_passing()
-        other = None if PoolHere._read_last is None else PoolHere._read_last()
-        if other is not None:
-            other._spare = None
+        PoolHere._let_go()
         self._spare = (os.getpid(), live, read_through), pool
         PoolHere._read_last = weakref.ref(self)
+
+    @staticmethod
+    def _let_go() -> None:
+        last, PoolHere._read_last = PoolHere._read_last, None
+        owner = None if last is None else last()
+        if owner is not None:
+            owner._spare = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_source": self._source, "_owned": None, "_spare": None}

@@ -182,6 +182,13 @@ class RawFile:
         if nbytes < self.nbytes or was_cut(mapping):
             raise self._cut(nbytes)
 
+    def is_current(self) -> bool:
+        """Whether the file at ``path`` is still this one, and was not written to since it was opened."""
+        try:
+            return identity(Path(self.path).stat()) == self.identity
+        except OSError:
+            return False
+
     def is_cached(self) -> bool:
         """Whether the file seems to be in the page cache: looks at a few places; False where that cannot be told."""
         one = bytearray(1)

@@ -208,6 +208,10 @@ class ShardReader:
         """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""
         self._file.check_whole()
 
+    def is_current(self) -> bool:
+        """Whether the file at ``path`` is still the one that was opened, and was not written to since."""
+        return self._file.is_current()
+
     def columns_of(self, rows: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """Return samples column-wise: arrays for fixed-size columns, else lists. Raises as ``samples``."""
         return self._decoded(rows, self.decoder.columns_of)

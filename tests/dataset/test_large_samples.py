@@ -12,7 +12,7 @@ import pytest
 
 from streamshard import MDSWriter, StreamingDataLoader, StreamingDataset
 from streamshard.dataset import feed
-from streamshard.errors import FormatError
+from streamshard.errors import BlobNotFoundError, FormatError
 from streamshard.read import raw_file, shard_reader
 from streamshard.read.raw_file import RawFile
 from streamshard.read.shard_reader import ShardReader
@@ -57,6 +57,12 @@ def numbers_of(samples: Any) -> list[int]:
         assert sample["blob"] == blob(sample["number"])
         found.append(sample["number"])
     return found
+
+
+def write_texts(out: Path) -> None:
+    with MDSWriter(out=out, columns={"text": "str", "number": "int"}, size_limit=400_000) as writer:
+        for number in range(COUNT):
+            writer.write({"text": "a" * NBYTES, "number": number})
 
 
 def open_shards() -> int:
@@ -134,11 +140,7 @@ def test_no_more_is_fetched_ahead_than_was_asked_for(
 
 
 def test_what_comes_before_a_damaged_sample_is_given(written: Path, tmp_path: Path) -> None:
-    with MDSWriter(
-        out=tmp_path / "set", columns={"text": "str", "number": "int"}, size_limit=400_000
-    ) as writer:
-        for number in range(COUNT):
-            writer.write({"text": "a" * NBYTES, "number": number})
+    write_texts(tmp_path / "set")
     order = numbers = [
         sample["number"] for sample in StreamingDataset(local=tmp_path / "set", shuffle=True, batch_size=8)
     ]
@@ -185,6 +187,37 @@ def test_only_the_dataset_that_was_read_last_keeps_shards_open(written: Path) ->
     assert second._pool._spare is None
     del first, dataset
     assert open_shards() == before
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_shards_of_an_epoch_are_closed_before_others_are_opened(written: Path, singly: bool) -> None:
+    first, second = (StreamingDataset(local=written, batch_size=8) for _ in range(2))
+    before = open_shards()
+    assert len(numbers_of(first)) == COUNT
+    assert open_shards() > before + 3
+    if singly:
+        assert first[7]["number"] == 7
+    else:
+        samples = iter(second)
+        next(samples)
+    assert open_shards() <= before + 2
+
+
+def test_a_file_that_was_replaced_or_removed_is_not_read_in_the_next_epoch(tmp_path: Path) -> None:
+    place = tmp_path / "set"
+    write_texts(place)
+    dataset = StreamingDataset(local=place, shuffle=True, batch_size=8)
+    assert {sample["text"][0] for sample in dataset} == {"a"}
+    shard = sorted(place.glob("*.mds"))[1]
+    new = shard.with_suffix(".new")
+    new.write_bytes(shard.read_bytes().replace(b"a" * NBYTES, b"b" * NBYTES))
+    new.replace(shard)
+    assert Counter(sample["text"][0] for sample in dataset)["b"] > 20
+    shard.write_bytes(shard.read_bytes().replace(b"b" * NBYTES, b"c" * NBYTES))
+    assert {sample["text"][0] for sample in dataset} == {"a", "c"}
+    shard.unlink()
+    with pytest.raises(BlobNotFoundError, match=shard.name):
+        list(dataset)
 
 
 def test_an_epoch_that_fails_leaves_nothing_open(written: Path, tmp_path: Path) -> None:
