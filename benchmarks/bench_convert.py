@@ -64,11 +64,26 @@ def convert(setting: Setting) -> Iterator[Contest]:
             work="convert, --no-check",
             goals={
                 _STARTED: 4,
-                _PICTURES: 4,
                 f"{LITDATA}, optimize with {WORKERS} workers": 2,
                 "tar": 0.6,
             },
             unable={ZEPHON: "has no writer"},
+        )
+        yield Contest(
+            f"convert by the work alone, imports not counted: JSONL with {records:,} JPEG files of 5 to 150 kB",
+            _MODULE,
+            [
+                Party(f"{OURS}, {WORKERS} workers, not decoded", "convert_here"),
+                Party(_PICTURES, "convert_mosaic", MOSAIC, {"opened": True}),
+                Party(_BYTES, "convert_mosaic", MOSAIC, {"opened": False}),
+            ],
+            "records_per_s",
+            True,
+            options,
+            cache="none: tmpfs",
+            work="convert, by the work alone",
+            goals={_PICTURES: 4},
+            unable=dict.fromkeys((LITDATA, WEBDATASET), "is timed so above") | {ZEPHON: "has no writer"},
         )
         yield Contest(
             f"convert, every image decoded: JSONL with {records:,} JPEG files of 5 to 150 kB",
@@ -138,6 +153,20 @@ def convert_streamshard(
     # Installed packages are compiled; a tree that may not be is compiled by the run that checks the results.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = f"{directory}/compiled"
+    return _timed(source, directory, run, _stored_mds, check=check)
+
+
+def convert_here(source: str, directory: str, *, check: bool) -> dict[str, Any]:
+    """The same as a call, timed as the peers' scripts are: starting Python and importing are not counted."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does
+    from streamshard.convert.job import convert
+    from streamshard.convert.options import ConvertOptions
+
+    def run(out: Path) -> None:
+        convert(
+            ConvertOptions(sources=(f"{source}/train.jsonl",), out=str(out), workers=WORKERS, check=False)
+        )
+
     return _timed(source, directory, run, _stored_mds, check=check)
 
 

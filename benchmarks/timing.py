@@ -23,7 +23,13 @@ _PICTURES: list[bytes] = []  # which forked processes inherit
 
 
 def time_samples(
-    party: str, opener: str = "samples", parts: Sequence[int] = (), *, check: bool, **source: Any
+    party: str,
+    opener: str = "samples",
+    parts: Sequence[int] = (),
+    read_column: str = "",
+    *,
+    check: bool,
+    **source: Any,
 ) -> dict[str, Any]:
     """Time one epoch by samples: construction, time to the first one, and the rate from there on.
 
@@ -31,6 +37,7 @@ def time_samples(
         party: module of ``benchmarks.parties``.
         opener: its function.
         parts: with ``check``: also digests of the samples whose numbers are less than these.
+        read_column: all bytes of this column's values are read once, as whoever uses them does: their words summed up.
         check: give digests.
         **source: of ``Source``; ``shuffle`` is passed to the opener.
     """
@@ -46,6 +53,8 @@ def time_samples(
     for sample in samples:  # one loop: asked for an iterator once more, some begin anew
         if not count:
             first = time.perf_counter()
+        if read_column:
+            _read(sample[read_column])
         total += sample["number"]
         count += 1
     end, used = time.perf_counter(), cpu_s() - cpu
@@ -58,6 +67,12 @@ def time_samples(
         "construct_s": constructed - begin,
         "cpu_s_per_million": used / count * 1e6,
     }
+
+
+def _read(value: Any) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(value, np.uint64, len(value) // 8).sum())
 
 
 def time_copy(*, check: bool, **source: Any) -> dict[str, Any]:
