@@ -127,8 +127,8 @@ class OpenReaders:
         held = None if blob is None else stream.cache.open(blob)
         try:
             path = stream.path_in_place(info) if held is None else held.path
-            # A file in memory has no path: its descriptor is read.
-            descriptor = None if held is None or stream.cache.is_shared else os.dup(held.fileno())
+            # What was checked is read, whoever puts another file in its place meanwhile; one in memory has no path.
+            descriptor = None if held is None else os.dup(held.fileno())
             reader = ShardReader(
                 path,
                 info,

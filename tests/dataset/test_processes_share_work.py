@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from streamshard import StreamingDataLoader, StreamingDataset
+from streamshard.storage.blob import Blob, CachedFile
+from streamshard.storage.cache import NodeCache
 from tests.support.faulty_proxy import Fault, FaultyProxy
 from tests.support.loading import epoch_of, joined, make_loader, numbers_of, text_dataset
 from tests.support.seaweedfs import SeaweedServer
@@ -84,6 +86,28 @@ def test_several_datasets_and_jobs_at_once_in_one_cache(
     for number in range(2):
         for numbers in found[2 * number : 2 * number + 2]:
             assert sorted(numbers) == list(range(1000 * number, 1000 * number + 120))
+
+
+def test_what_was_checked_is_read_though_another_file_is_put_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two datasets do that have one cache directory by mistake."""
+    for number in range(2):
+        samples = [{"number": 1000 * number + row} for row in range(120)]
+        write_dataset(tmp_path / str(number), samples, {"number": "int"}, samples_per_shard=10)
+    opened = NodeCache.open
+
+    def open_and_lose(self: NodeCache, blob: Blob) -> CachedFile:
+        held = opened(self, blob)
+        if held.path.suffix == ".mds":
+            other = tmp_path / "other"
+            other.write_bytes((tmp_path / "1" / held.path.name).read_bytes())
+            other.replace(held.path)
+        return held
+
+    monkeypatch.setattr(NodeCache, "open", open_and_lose)
+    dataset = StreamingDataset(remote=(tmp_path / "0").as_uri(), local=tmp_path / "cache", shuffle=True)
+    assert sorted(sample["number"] for sample in dataset) == list(range(120))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

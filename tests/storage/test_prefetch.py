@@ -201,12 +201,13 @@ def test_an_error_wakes_those_who_wait_already(fetches: Fetches) -> None:
         except OSError as error:
             caught.append(error)
 
+    assert fetches.wait_for(lambda: fetches.begun == ["b0"])  # else b1, which is waited for, comes before it
     waiter = threading.Thread(target=wait)
     waiter.start()
     fetches.gate.set()
     waiter.join(10)
-    assert [str(error) for error in caught] == ["broken"]
     prefetcher.close()
+    assert [str(error) for error in caught] == ["broken"]
 
 
 def test_what_is_done_with_before_its_turn_is_not_fetched(fetches: Fetches) -> None:
