@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoding", "Fetching", "OpenStream", "Source", "open_streams"]
 
 _IN_SIGHT_OF_LIMIT = 16
-_NUMBERS = ("begins", "first_shard", "_first_shards")  # made again where a source is unpickled
+_NUMBERS = ("begins", "first_shard", "raw_nbytes", "_first_shards")  # made again where a source is unpickled
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +194,7 @@ class Source:
         streams: the opened streams.
         begins: number of each shard's first sample, then the number of all samples; int64, shape (shards + 1,).
         first_shard: number of each stream's first shard, then of all shards; int64, shape (streams + 1,).
+        raw_nbytes: of all raw shards.
     """
 
     def __init__(self, streams: Sequence[OpenStream], decoding: Decoding) -> None:
@@ -207,6 +208,8 @@ class Source:
                     self._decoders[schema] = decoding.decoder(schema)
 
     def _number(self) -> None:
+        # Once: it is asked for several times an epoch, and there may be thousands of streams.
+        self.raw_nbytes = sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
         sizes = [stream.index.samples_per_shard for stream in self.streams]
         self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
         self._first_shards: list[int] = self.first_shard.tolist()
@@ -231,11 +234,6 @@ class Source:
     def num_shards(self) -> int:
         """Number of shards of all streams."""
         return len(self.begins) - 1
-
-    @property
-    def raw_nbytes(self) -> int:
-        """Bytes of all raw shards."""
-        return sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
 
     @property
     def sample_nbytes(self) -> int:
