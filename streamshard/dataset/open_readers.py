@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -10,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from streamshard.errors import StorageError
 from streamshard.read.shard_reader import ShardReader
 from streamshard.storage.descriptors import most_open_files
 
@@ -70,7 +72,15 @@ class OpenReaders:
             self._open.move_to_end(shard)
             yield known
             return
-        reader, held, keep = self._open_shard(shard)
+        try:
+            reader, held, keep = self._open_shard(shard)
+        except StorageError as error:
+            # Others in this process, such as a second dataset, may have as many files open as this pool.
+            if not self._open or not _wants_files(error):
+                raise
+            for each in list(self._open)[: len(self._open) // 2 + 1]:
+                self.close_shard(each)
+            reader, held, keep = self._open_shard(shard)
         if not keep:
             try:
                 yield reader
@@ -155,6 +165,12 @@ class OpenReaders:
             self._heads_nbytes -= gone.nbytes
             if len(self._open) > MAX_OPEN_SHARDS:
                 self.close_shard(eldest)
+
+
+def _wants_files(error: StorageError) -> bool:
+    """Whether the process, or the system, has as many files open as it may."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _close(reader: ShardReader, held: CachedFile | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from streamshard import MDSWriter, StreamingDataset
 from streamshard.dataset.pool import ShardPool
-from streamshard.errors import ChecksumError, FormatError
+from streamshard.errors import ChecksumError, FormatError, StorageError
 from streamshard.read import head
 from streamshard.read.shard_reader import ShardReader
 
@@ -208,3 +210,26 @@ def test_a_malformed_sample_among_many_is_named(directory: Path) -> None:
     for read in (pool.samples, pool.columns):
         with pytest.raises(FormatError, match=r"shard.00001.mds.*row 0, .*length words"):
             read(np.concatenate((MANY, pool._source.begins[1:2])))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files where Linux lists them")
+def test_two_pools_that_together_need_too_many_files_make_do_with_fewer(directory: Path) -> None:
+    pools = [pool_of(directory) for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 14, hard))
+    try:
+        for _ in range(2):
+            for pool in pools:
+                assert pool.samples(ORDER) == [SAMPLES[number] for number in ORDER]
+        most = [len(pool._open) for pool in pools]
+        for pool in pools:
+            pool.close()
+        with contextlib.ExitStack() as others:
+            with contextlib.suppress(OSError):
+                while True:
+                    others.enter_context(Path("/dev/null").open("rb"))
+            with pytest.raises(StorageError, match="Too many open files"):
+                pools[0].samples(ORDER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sum(most) * 2 <= 14
