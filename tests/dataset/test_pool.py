@@ -214,22 +214,30 @@ def test_a_malformed_sample_among_many_is_named(directory: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files where Linux lists them")
 def test_two_pools_that_together_need_too_many_files_make_do_with_fewer(directory: Path) -> None:
-    pools = [pool_of(directory) for _ in range(2)]
+    pools = [
+        ShardPool(pool_of(directory)._source, capacity=6) for _ in range(2)
+    ]  # of up to two files a shard
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 14, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, hard))
+    others: list[int] = []
     try:
+        with contextlib.suppress(OSError):
+            while True:
+                others.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(14):
+            os.close(others.pop())
         for _ in range(2):
             for pool in pools:
                 assert pool.samples(ORDER) == [SAMPLES[number] for number in ORDER]
-        most = [len(pool._open) for pool in pools]
+        assert all(0 < len(pool._open) <= 6 for pool in pools)
         for pool in pools:
             pool.close()
-        with contextlib.ExitStack() as others:
-            with contextlib.suppress(OSError):
-                while True:
-                    others.enter_context(Path("/dev/null").open("rb"))
-            with pytest.raises(StorageError, match="Too many open files"):
-                pools[0].samples(ORDER)
+        with contextlib.suppress(OSError):
+            while True:
+                others.append(os.open("/dev/null", os.O_RDONLY))
+        with pytest.raises(StorageError, match="Too many open files"):
+            pools[0].samples(ORDER)
     finally:
+        for each in others:
+            os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert sum(most) * 2 <= 14
