@@ -138,7 +138,7 @@ class OpenReaders:
         try:
             path = stream.path_in_place(info) if held is None else held.path
             # What was checked is read, whoever puts another file in its place meanwhile; one in memory has no path.
-            descriptor = None if held is None else os.dup(held.fileno())
+            descriptor = None if held is None else _another(held, info.raw.basename)
             reader = ShardReader(
                 path,
                 info,
@@ -165,6 +165,14 @@ class OpenReaders:
             self._heads_nbytes -= gone.nbytes
             if len(self._open) > MAX_OPEN_SHARDS:
                 self.close_shard(eldest)
+
+
+def _another(held: CachedFile, shard: str) -> int:
+    """One more descriptor of a cached file, for who closes it."""
+    try:
+        return os.dup(held.fileno())
+    except OSError as error:
+        raise StorageError(f"shard {shard!r}: cannot open {held.path}: {error.strerror}") from error
 
 
 def _wants_files(error: StorageError) -> bool:

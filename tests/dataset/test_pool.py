@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 from pathlib import Path
@@ -241,3 +242,15 @@ def test_two_pools_that_together_need_too_many_files_make_do_with_fewer(director
         for each in others:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_cached_shard_for_which_no_more_files_may_be_open_is_named(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    pool = pool_of(directory, local=tmp_path / "cache", remote=directory.as_uri())
+    monkeypatch.setattr(os, "dup", refuse)
+    with pytest.raises(StorageError, match=r"shard 'shard\.\d+\.mds': cannot open .*Too many open files"):
+        pool.samples(ORDER)
