@@ -7,12 +7,12 @@ import errno
 import functools
 import logging
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from streamshard.errors import StorageError
-from streamshard.read.shard_reader import ShardReader
+from streamshard.read.shard_reader import Place, ShardReader
 from streamshard.storage.descriptors import most_open_files
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class OpenReaders:
         self._keeps_open = all(stream.limit_bytes is None for stream in source.streams)
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._held: dict[int, CachedFile] = {}  # what keeps some of their files in the cache
+        self._places: dict[int, Place] = {}  # of those that were asked for theirs
+        self._placed_in = os.getpid()
         self._lent: Mapping[int, ShardReader] = {}
         self._heads: OrderedDict[int, ShardHead] = OrderedDict()
         self._heads_nbytes = 0
@@ -103,9 +105,40 @@ class OpenReaders:
         finally:
             self._lent = {}
 
+    def places(self, shards: list[int]) -> list[Place] | None:
+        """Open shards, each named once, and say where they are in memory; no more than are kept open.
+
+        None where one is not to be read from a map alone, or was closed again. What is taken from the maps counts only
+        after ``are_whole``, or the reader's ``check_whole``.
+        """
+        if self._placed_in != os.getpid():  # a forked process guards its maps itself
+            self._places.clear()
+            self._placed_in = os.getpid()
+        # A chunk may need a thousand shards, some rows of each: no step of Python for those that are open.
+        found = list(map(self._places.get, shards))
+        if None not in found:
+            deque(map(self._open.move_to_end, shards), maxlen=0)
+            return cast("list[Place]", found)
+        for shard in shards:  # so that none of them is closed for another one
+            if shard in self._open:
+                self._open.move_to_end(shard)
+        for at, shard in enumerate(shards):
+            if found[at] is not None:
+                continue
+            with self.reader(shard) as reader:
+                place = reader.place()
+            if place is None:
+                return None
+            found[at] = place
+            if shard in self._open:
+                self._places[shard] = place
+        # One that is closed again does not know whether it was cut.
+        return cast("list[Place]", found) if all(map(self._open.__contains__, shards)) else None
+
     def close_shard(self, shard: int) -> None:
         """Close one shard, if it is open."""
         reader = self._open.pop(shard, None)
+        self._places.pop(shard, None)
         if reader is not None:
             _close(reader, self._held.pop(shard, None))
 

@@ -18,6 +18,7 @@ from streamshard.dataset.open_readers import OpenReaders
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.format.side_by_side import side_by_side
+from streamshard.read.raw_file import are_whole
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import Source
@@ -196,34 +197,21 @@ class ShardPool(OpenReaders):
         ``_decoded_together``, or where rows are not taken from a map alone: those are better read by neighbours.
         """
         numbers = visits.numbers()
-        readers: list[ShardReader] = []
-        maps: list[NDArray[np.uint8]] = []
-        addresses: list[int] = []
-        for shard in numbers:
-            known = self._open.get(shard)
-            if known is None:
-                with self.reader(shard) as reader:
-                    pass
-            else:
-                self._open.move_to_end(shard)
-                reader = known
-            place = reader.in_memory()
-            if place is None or reader.decoder is not (readers or [reader])[0].decoder:
-                return None
-            readers.append(reader)
-            maps.append(place[0])
-            addresses.append(place[1])
-        # One that is closed again does not know whether it was cut.
-        if not all(map(self._open.__contains__, numbers)):
+        places = self.places(numbers)
+        if places is None:
+            return None
+        maps, addresses, nbytes, descriptors, decoders = zip(*places, strict=True)
+        if len(set(decoders)) > 1:
             return None
         inverse = _inverse(visits.order)
         try:
             buffer, begins, ends = side_by_side(maps, addresses, visits.bounds, visits.rows)
-            values = decode(readers[0].decoder, buffer, begins[inverse], ends[inverse])
+            values = decode(decoders[0], buffer, begins[inverse], ends[inverse])
         except (IndexError, FormatError):
             return None
-        for reader in readers:
-            reader.check_whole()
+        if not are_whole(descriptors, nbytes):
+            for shard in numbers:
+                self._open[shard].check_whole()
         return values
 
     def _gather(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import mmap
+import operator
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,6 +229,11 @@ class RawFile:
                 mapping.close()
 
     @property
+    def descriptor(self) -> int:
+        """The open file, which stays this object's."""
+        return self._fd
+
+    @property
     def closed(self) -> bool:
         return self._fd < 0
 
@@ -243,6 +251,12 @@ class RawFile:
             f"shard {self._shard!r}: index says {self.nbytes:,} bytes, file {self.path} now has {nbytes:,}; "
             "it was cut or replaced while it was being read: nothing may write into a dataset that is in use"
         )
+
+
+def are_whole(descriptors: Sequence[int], nbytes: Sequence[int]) -> bool:
+    """Whether no open file has become shorter than that, and no map was cut: else ``check_whole`` says which."""
+    ends = map(os.lseek, descriptors, itertools.repeat(0), itertools.repeat(os.SEEK_END))
+    return not CUT and all(map(operator.ge, ends, nbytes))
 
 
 _forks = 0  # how many forks lie between the first process and this one

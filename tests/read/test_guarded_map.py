@@ -211,7 +211,7 @@ def test_ctrl_c_while_a_cut_is_dealt_with_comes_after_the_copy(
 
 
 def read_the_map_of_a_cut_file(reader: ShardReader) -> None:
-    found = reader.in_memory()
+    found = reader.place()
     os.truncate(reader.path, 0)
     assert found is not None
     assert found[0][-9:].tobytes() == bytes(9)
@@ -228,7 +228,7 @@ def test_a_worker_that_takes_the_signal_for_itself_reads_inherited_maps(
     cutter = Cutter(path, monkeypatch)
     reader = ShardReader(path, info, info.schema.decoder())
     assert reader.sample(3) == SAMPLES[3]
-    assert reader.in_memory() is not None
+    assert reader.place() is not None
     child = os.fork()
     if not child:
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
