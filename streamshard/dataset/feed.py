@@ -36,8 +36,9 @@ _LARGE_SAMPLE_NBYTES = 8 << 10
 _CHUNK_NBYTES_OF_LARGE = 2 << 20
 # They are decoded batch by batch, but looked up and found in their shards so many at a time.
 _CHUNK_SAMPLES_IN_TURN = 512
-# Of very many streams more samples are decoded together, so that a visit to a shard still gives some.
-_SAMPLES_PER_STREAM = 16
+# Where very many shards are live, more are decoded together, so that a visit to a shard still gives some.
+_SAMPLES_PER_VISIT = 24
+_CHUNK_NBYTES_OF_MANY = 6 << 20
 _AHEAD_CHUNKS = 128
 # Shards that are live may take so much of the memory for whole pieces of them to be fetched from the disk.
 _SHARE_OF_MEMORY = 4
@@ -209,7 +210,7 @@ class Feed:
         foresight = Foresight(self._source, self._share)
         ahead = Ahead(self._source, self._share, foresight, sieve.lost if sieve is not None else None)
         finish = self._reading.finish if sieve is None else functools.partial(sieve.sift, pool)
-        chunks = self._share.chunks(self._batches_at_once(ahead.most_samples))
+        chunks = self._share.chunks(self._batches_at_once(ahead.most_samples, live))
         waiting: deque[RankBatches] = deque()
         read = 0
         try:
@@ -309,16 +310,17 @@ class Feed:
         live = live_nbytes(self._share.order, means, num_nodes=self._share.num_nodes)
         return live <= memory_nbytes() // _SHARE_OF_MEMORY
 
-    def _batches_at_once(self, most_samples: int | None) -> int:
+    def _batches_at_once(self, most_samples: int | None, live: int) -> int:
         if self._reading.one_by_one:
             return 1
-        plan = self._share.plan
-        most = max(_CHUNK_SAMPLES, _SAMPLES_PER_STREAM * len(self._share.order.walks))
-        nbytes = self._source.sample_nbytes
-        chunk_nbytes = _CHUNK_NBYTES if nbytes < _LARGE_SAMPLE_NBYTES else _CHUNK_NBYTES_OF_LARGE
-        together = chunk_nbytes // nbytes
+        plan, nbytes = self._share.plan, self._source.sample_nbytes
         if self._in_turn:  # a chunk is fetched ahead as a whole
-            together = min(_CHUNK_SAMPLES_IN_TURN, self._predownload or _CHUNK_SAMPLES_IN_TURN)
+            together = most = min(_CHUNK_SAMPLES_IN_TURN, self._predownload or _CHUNK_SAMPLES_IN_TURN)
+        elif nbytes >= _LARGE_SAMPLE_NBYTES:
+            together, most = _CHUNK_NBYTES_OF_LARGE // nbytes, _CHUNK_SAMPLES
+        else:
+            most = max(_CHUNK_SAMPLES, _SAMPLES_PER_VISIT * live)
+            together = max(_CHUNK_NBYTES, min(_CHUNK_NBYTES_OF_MANY, most * nbytes)) // nbytes
         samples = min(most, together, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 

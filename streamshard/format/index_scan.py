@@ -14,6 +14,7 @@ import json
 import re
 import secrets
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamshard.errors import FormatError
-from streamshard.format.entries import MOST_PATH_LENGTH, EntryParser, ShardInfo, check_counts, unique_keys
+from streamshard.format.entries import MOST_PATH_LENGTH, EntryParser, ShardInfo, unique_keys
 from streamshard.format.shard_table import Kind, ShardTable
 from streamshard.format.table_builder import TableBuilder
 
@@ -33,6 +34,9 @@ _LONGEST_PATTERN = 1 << 16
 _AT_ONCE = 4096
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+# What stands before and behind the list of shards, as a rule.
+_USUAL_BEGIN = re.compile(r'[ \t\n\r]*\{[ \t\n\r]*"shards"[ \t\n\r]*:[ \t\n\r]*')
+_USUAL_END = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"version"[ \t\n\r]*:[ \t\n\r]*2[ \t\n\r]*\}[ \t\n\r]*\Z')
 # Printable ASCII without quote, backslash and colon; no part begins with a dot: safe as a path, and without escapes.
 _PART = r"[!#-\-0-9;-\[\]-~ ][!#-.0-9;-\[\]-~ ]*"
 _OPEN = {
@@ -71,11 +75,14 @@ def scan_indexes(texts: Iterable[bytes]) -> list[Scanned | None]:
         try:
             found.append(scanner.document(text.decode("utf-8")))
         except (ValueError, RecursionError):  # FormatError, JSONDecodeError and UnicodeDecodeError among them
-            scanner.builder.shorten(ends[-1])
+            scanner.shorten(ends[-1])
             found.append(None)
-        ends.append(scanner.builder.num_shards)
-    tables = scanner.builder.tables(ends)
-    ascend = itertools.starmap(scanner.builder.names_ascend, itertools.pairwise(ends))
+        ends.append(scanner.num_shards)
+    builder = scanner.finished()
+    tables = builder.tables(ends)
+    ascend = itertools.starmap(builder.names_ascend, itertools.pairwise(ends))
+    for shard in scanner.contradicting:
+        found[bisect_right(ends, shard) - 1] = None
     return [
         None if rest is None else Scanned(table, rest, each)
         for table, rest, each in zip(tables, found, ascend, strict=True)
@@ -83,52 +90,89 @@ def scan_indexes(texts: Iterable[bytes]) -> list[Scanned | None]:
 
 
 class _Scanner:
+    """Texts become shards in a builder.
+
+    Attributes:
+        contradicting: numbers of shards whose counts cannot be true.
+    """
+
     def __init__(self) -> None:
         self._text = ""
         self._decode = json.JSONDecoder(object_pairs_hook=unique_keys).raw_decode
         self._parser = EntryParser()
-        self.builder = TableBuilder()
+        self._builder = TableBuilder()
         self._patterns: list[_Pattern] = []
+        # What one pattern has found and nobody has added yet: to add a few at a time takes as long as to find them.
+        self._held: list[tuple[str, ...]] = []
+        self._held_by: _Pattern | None = None
+        self.contradicting: list[int] = []
+
+    @property
+    def num_shards(self) -> int:
+        """Shards so far."""
+        return self._builder.num_shards + len(self._held)
+
+    def shorten(self, num_shards: int) -> None:
+        """Take back all shards but the first ones."""
+        self.finished().shorten(num_shards)
+        self.contradicting = [shard for shard in self.contradicting if shard < num_shards]
+
+    def finished(self) -> TableBuilder:
+        """Give the builder, which has all shards."""
+        held, self._held = self._held, []
+        if self._held_by is not None and held:
+            begin = self._builder.num_shards
+            self.contradicting += [begin + bad for bad in self._held_by.add(held, self._builder)]
+        return self._builder
 
     def document(self, text: str) -> dict[str, Any]:
         """Add the shards of an index; give its other keys."""
         self._text = text
         found: dict[str, Any] = {}
-        at = self._expect("{", 0)
+        begin = _USUAL_BEGIN.match(text)
+        key, at = ("shards", begin.end()) if begin is not None else self._key(self._expect("{", 0))
         while True:
-            key, at = self._decode(self._text, at)
-            if not isinstance(key, str) or key in found:
-                raise FormatError("a key that is no string, or there twice")
-            at = self._expect(":", self._skip(at))
+            if key in found:
+                raise FormatError(f"the key {key!r:.80} is there twice")
             if key == "shards":
-                found[key], at = None, self._shards(at)
+                at = self._shards(at)
+                if not found and _USUAL_END.match(text, at) is not None:
+                    return {"version": 2}
+                found[key] = None
             else:
                 found[key], at = self._decode(self._text, at)
             at = self._skip(at)
             if self._text[at : at + 1] == "}":
                 break
-            at = self._expect(",", at)
+            key, at = self._key(self._expect(",", at))
         if "shards" not in found or self._skip(at + 1) != len(self._text):
             raise FormatError("no list of shards, or more text behind the document")
         del found["shards"]
         return found
 
+    def _key(self, at: int) -> tuple[str, int]:
+        """Parse a key; return it and where its value begins."""
+        key, at = self._decode(self._text, at)
+        if not isinstance(key, str):
+            raise FormatError("a key that is no string")
+        return key, self._expect(":", self._skip(at))
+
     def _shards(self, at: int) -> int:
         """Parse the list that begins at ``at``; return where it ends."""
-        text, builder = self._text, self.builder
+        text = self._text
         at = self._expect("[", at)
         if text[at : at + 1] == "]":
             return at + 1
         while True:
             for pattern in self._patterns:
-                count, at = pattern.take(text, at, builder)
-                if count:
+                taken, at = self._take(pattern, at)
+                if taken:
                     break
             else:
                 begin = at
                 entry, at = self._decode(text, begin)
                 info = self._parser.entry(entry)
-                builder.add(info)
+                self.finished().add(info)
                 if len(self._patterns) < _MOST_PATTERNS:
                     known = _REMEMBERED.pattern(text[begin:at], entry, info)
                     if known is not None and known not in self._patterns:
@@ -137,6 +181,17 @@ class _Scanner:
             if text[at : at + 1] == "]":
                 return at + 1
             at = self._expect(",", at)
+
+    def _take(self, pattern: _Pattern, at: int) -> tuple[bool, int]:
+        """Hold the entries from ``at`` on that match; return whether any does, and where the last one ends."""
+        found = pattern.take(self._text, at)
+        if not found:
+            return False, at
+        if pattern is not self._held_by or len(self._held) >= _AT_ONCE:
+            self.finished()
+            self._held_by = pattern
+        self._held += [match.groups() for match in found]
+        return True, found[-1].end()
 
     def _skip(self, at: int) -> int:
         match = _SPACE.match(self._text, at)
@@ -208,51 +263,38 @@ class _Pattern:
         """Whether an entry begins as the pattern does, and so is written in the same way."""
         return self._match(text) is not None
 
-    def take(self, text: str, at: int, builder: TableBuilder) -> tuple[int, int]:
-        """Add the entries from ``at`` on that match; return how many, and where the last one ends.
-
-        Raises:
-            FormatError: counts that contradict each other.
-        """
-        taken, end = 0, at
+    def take(self, text: str, at: int) -> list[re.Match[str]]:
+        """Find the entries from ``at`` on that match, some thousand at most."""
+        found: list[re.Match[str]] = []
         match = self._match
-        more = True
-        while more:
-            found: list[tuple[str, ...]] = []
-            add = found.append
-            while len(found) < _AT_ONCE:
-                here = match(text, at)
-                more = here is not None
-                if here is None:
-                    break
-                add(here.groups())
-                end = here.end()
-                if text.startswith(", ", end):
-                    at = end + 2
-                elif text.startswith(",", end):
-                    at = end + 1
-                else:
-                    more = False
-                    break
-            self._add(found, builder)
-            taken += len(found)
-        return taken, end
+        while len(found) < _AT_ONCE:
+            here = match(text, at)
+            if here is None:
+                break
+            found.append(here)
+            end = here.end()
+            if text.startswith(", ", end):
+                at = end + 2
+            elif text.startswith(",", end):
+                at = end + 1
+            else:
+                break
+        return found
 
-    def _add(self, found: list[tuple[str, ...]], builder: TableBuilder) -> None:
-        if not found:
-            return
+    def add(self, found: list[tuple[str, ...]], builder: TableBuilder) -> list[int]:
+        """Add entries to a builder; give the places of those whose counts contradict each other."""
         num_samples = self._counts(found, self._num_samples)
         raw_nbytes = self._counts(found, self._raw_nbytes)
-        samples, nbytes = np.frombuffer(num_samples, np.int64), np.frombuffer(raw_nbytes, np.int64)
-        bad = (samples > (nbytes - 8) // 4) | (nbytes >= 1 << 32)
-        if bad.any():
-            check_counts(int(samples[bad.argmax()]), int(nbytes[bad.argmax()]))
         compressed = None
         if self._compressed_nbytes is not None:
             compressed = self._counts(found, self._compressed_nbytes)
         chosen = map(self._strings, found)
         strings = list(chosen) if self._one_string else list(itertools.chain.from_iterable(chosen))
         builder.add_alike(self._kind, num_samples, raw_nbytes, compressed, strings)
+        samples, nbytes = np.frombuffer(num_samples, np.int64), np.frombuffer(raw_nbytes, np.int64)
+        contradicts = (samples > (nbytes - 8) // 4) | (nbytes >= 1 << 32)
+        bad: list[int] = np.flatnonzero(contradicts).tolist()
+        return bad
 
     @staticmethod
     def _counts(found: list[tuple[str, ...]], place: int) -> array[int]:
