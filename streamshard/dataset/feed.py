@@ -319,8 +319,9 @@ class Feed:
         elif nbytes >= _LARGE_SAMPLE_NBYTES:
             together, most = _CHUNK_NBYTES_OF_LARGE // nbytes, _CHUNK_SAMPLES
         else:
-            most = max(_CHUNK_SAMPLES, _SAMPLES_PER_VISIT * live)
-            together = max(_CHUNK_NBYTES, min(_CHUNK_NBYTES_OF_MANY, most * nbytes)) // nbytes
+            wanted = _SAMPLES_PER_VISIT * live
+            together = max(_CHUNK_NBYTES, min(_CHUNK_NBYTES_OF_MANY, wanted * nbytes)) // nbytes
+            most = max(_CHUNK_SAMPLES, wanted)
         samples = min(most, together, most_samples or most)
         return max(1, samples // max(1, plan.global_batch_size // plan.ranks))
 

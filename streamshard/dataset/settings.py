@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamshard._sizes import as_integer, shown
 from streamshard.dataset.stream import Stream
 from streamshard.order.fixed import walk_of
-from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default
+from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default, single_lanes
 from streamshard.order.shuffle import parse_shuffle
 from streamshard.order.stream_walk import StreamWalk
 
@@ -134,32 +135,36 @@ def walks_of(
     Raises:
         ValueError, TopologyError: an argument that ``Walk`` refuses, with the stream's name.
     """
-    walks: list[StreamWalk] = []
     total = sum(samples)
-    is_mixed = batching in ("random", "stratified") and parse_shuffle(shuffle) == "sliding"
+    name = parse_shuffle(shuffle)
+    is_mixed = batching in ("random", "stratified") and name == "sliding"
+    found: list[tuple[NDArray[np.int64], dict[str, Any]]] = []
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
         sizes = opened.index.samples_per_shard
-        own_lanes, window, scattered = lanes, None, False
+        own: dict[str, Any] = {"lanes": lanes, "block_size": block_size}
         if len(streams) > 1:
             # All streams together have about as many shards live as one stream would have.
-            own_lanes = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
+            own["lanes"] = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
             if block_size is None:
-                window = default_window(own_lanes, taken, total, is_mixed=is_mixed)
-            scattered = block_size is None and is_scattered_by_default(taken, total)
+                own["window"] = default_window(own["lanes"], taken, total, is_mixed=is_mixed)
+                own["scattered"] = is_scattered_by_default(taken, total)
+        found.append((sizes, {"seed": seed, "stream": number, "shuffle": shuffle, **own}))
+    if fixed is None and name not in ("full", "none"):
+        _cut_together(found, seed)
+    walks: list[StreamWalk] = []
+    for number, (sizes, arguments) in enumerate(found):
         try:
-            walks.append(
-                walk_of(
-                    sizes,
-                    None if fixed is None else fixed[number],
-                    seed=seed,
-                    stream=number,
-                    shuffle=shuffle,
-                    lanes=own_lanes,
-                    window=window,
-                    block_size=block_size,
-                    scattered=scattered,
-                )
-            )
+            walks.append(walk_of(sizes, None if fixed is None else fixed[number], **arguments))
         except ValueError as error:
-            raise type(error)(f"{opened.stream}: {error}") from error
+            raise type(error)(f"{streams[number].stream}: {error}") from error
     return walks
+
+
+def _cut_together(walks: Sequence[tuple[NDArray[np.int64], dict[str, Any]]], seed: int) -> None:
+    """Add to the arguments of walks of one lane what these would find out one by one."""
+    single = [(sizes, arguments) for sizes, arguments in walks if arguments["lanes"] == 1]
+    if len(single) > 1 and type(seed) is int and 0 <= seed < 1 << 64:  # else a walk says what is wrong
+        numbers = [arguments["stream"] for _, arguments in single]
+        cuts = single_lanes([sizes for sizes, _ in single], numbers, seed=seed)
+        for (_, arguments), cut in zip(single, cuts, strict=True):
+            arguments["cut"] = cut

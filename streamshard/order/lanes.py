@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamshard.order.keys import LANE_ORDER, SHARD_ORDER, Key
-from streamshard.order.permutation import permutation
+from streamshard.order.permutation import permutation, permutations
 
 MAX_DEFAULT_LANES = 64
 MAX_LANES = 1 << 16
@@ -94,20 +96,11 @@ def lane_border(num_samples: int, count: int, lane: int) -> int:
 def cut_lanes(samples_per_shard: NDArray[np.int64], count: int, *, seed: int, stream: int) -> Lanes:
     """Permute a stream's shards, once per run, and cut them into ``count`` lanes; empty shards vanish."""
     num_shards = samples_per_shard.size
-    order = permutation(Key(SHARD_ORDER, seed, stream), num_shards)
-    shard_begins = np.cumsum(samples_per_shard) - samples_per_shard
     if count == 1 and num_shards:
         # What follows comes to the same; this is a tenth of the work, and there may be a thousand streams.
-        if not samples_per_shard.all():
-            order = order[samples_per_shard[order] > 0]
-        return Lanes(
-            num_samples=int(shard_begins[-1] + samples_per_shard[-1]),
-            count=1,
-            piece_begins=shard_begins[order],
-            piece_counts=samples_per_shard[order],
-            lane_pieces=np.array((0, order.size)),
-            border_cuts=_UNCUT,
-        )
+        return single_lanes([samples_per_shard], [stream], seed=seed)[0]
+    order = permutation(Key(SHARD_ORDER, seed, stream), num_shards)
+    shard_begins = np.cumsum(samples_per_shard) - samples_per_shard
     run_ends = np.cumsum(samples_per_shard[order])
     num_samples = int(run_ends[-1]) if num_shards else 0
     borders = np.array([lane_border(num_samples, count, lane) for lane in range(count + 1)], dtype=np.int64)
@@ -128,6 +121,42 @@ def cut_lanes(samples_per_shard: NDArray[np.int64], count: int, *, seed: int, st
         lane_pieces=np.searchsorted(cuts, borders).astype(np.int64),
         border_cuts=_cuts(run_ends, borders),
     )
+
+
+def single_lanes(
+    samples_per_shard: Sequence[NDArray[np.int64]], streams: Sequence[int], *, seed: int
+) -> list[Lanes]:
+    """Do what ``cut_lanes`` does for streams of one or more shards and one lane each, in a third of the time."""
+    sizes = np.concatenate(samples_per_shard)
+    counts = [each.size for each in samples_per_shard]
+    ends = np.cumsum(counts)
+    shard_begins = np.cumsum(sizes) - sizes
+    first_shards = ends - counts
+    first_samples = shard_begins[first_shards]
+    order = np.empty_like(sizes)
+    for count in set(counts):
+        those = [number for number, each in enumerate(counts) if each == count]
+        found = permutations([Key(SHARD_ORDER, seed, streams[number]) for number in those], count)
+        first = first_shards[those][:, None]
+        order[first + np.arange(count)] = found + first
+    if not sizes.all():
+        order = order[sizes[order] > 0]
+        ends = np.cumsum([np.count_nonzero(each) for each in samples_per_shard])
+    piece_counts = sizes[order]
+    piece_begins = shard_begins[order] - np.repeat(first_samples, np.diff(ends, prepend=0))
+    num_samples = np.diff(first_samples, append=shard_begins[-1] + sizes[-1]).tolist()
+    bounds = itertools.pairwise([0, *ends.tolist()])
+    return [
+        Lanes(
+            num_samples=total,
+            count=1,
+            piece_begins=piece_begins[begin:end],
+            piece_counts=piece_counts[begin:end],
+            lane_pieces=np.array((0, end - begin)),
+            border_cuts=_UNCUT,
+        )
+        for total, (begin, end) in zip(num_samples, bounds, strict=True)
+    ]
 
 
 def _cuts(run_ends: NDArray[np.int64], borders: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -5,16 +5,19 @@ Places of very many permutations at once, each with a key and a size of its own,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamshard.order.keys import Key
+from streamshard.order.keys import Key, words_of_each
 
 # From here on only the slice that is needed is computed, by a bijection, instead of the whole permutation.
 SLICED_FROM = 1 << 16
 
+# Up to so many words of each of several keys are made side by side.
+_FEW = 64
 _ROUNDS = 12
 _SCATTERED_ROUNDS = 8
 _SCATTERED_SLICE = 1 << 13  # some ten temporaries of it stay in the processor's cache
@@ -36,11 +39,23 @@ def permutation(key: Key, n: int) -> NDArray[np.int64]:
     """
     if n <= 1:
         return np.zeros(max(n, 0), dtype=np.int64)
+    return _sorted_words(key.words(n))
+
+
+def permutations(keys: Sequence[Key], n: int) -> NDArray[np.int64]:
+    """Give the ``permutation`` of each key, shape (keys, n); many of a few numbers in a tenth of the time."""
+    if n <= 1 or n > _FEW or not keys:
+        return np.array([permutation(key, n) for key in keys], dtype=np.int64).reshape(len(keys), n)
+    return _sorted_words(words_of_each(keys, n))
+
+
+def _sorted_words(words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Permute 0 … n-1 by the high bits of words, shape (…, n), along the last axis."""
+    n = words.shape[-1]
     low = np.uint64((1 << (n - 1).bit_length()) - 1)
-    packed = key.words(n)
-    packed &= ~low
+    packed: NDArray[np.uint64] = words & ~low
     packed |= np.arange(n, dtype=np.uint64)
-    packed.sort()
+    packed.sort(axis=-1)
     packed &= low
     return packed.view(np.int64)
 

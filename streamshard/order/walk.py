@@ -13,6 +13,7 @@ from streamshard.order.lane import LanePass
 from streamshard.order.lanes import (
     MAX_LANES,
     MAX_SCATTERED_WINDOW,
+    Lanes,
     cut_lanes,
     default_lanes,
     default_window,
@@ -64,6 +65,7 @@ class Walk:
         block_size: the same in samples; k = max(1, round(block_size · shards / N)).
         scattered: find samples one by one, see :mod:`streamshard.order.passes`; for streams of a small share. Part of
             the order. Means nothing for ``block``, ``full`` and ``none``.
+        cut: what ``cut_lanes`` gives for these arguments, where that is known.
 
     Raises:
         ValueError: an argument out of range, or a stream without samples.
@@ -81,6 +83,7 @@ class Walk:
         window: int | None = None,
         block_size: int | None = None,
         scattered: bool = False,
+        cut: Lanes | None = None,
     ) -> None:
         sizes, self.num_samples = checked_sizes(samples_per_shard)
         self.num_shards = int(np.count_nonzero(sizes))
@@ -109,7 +112,9 @@ class Walk:
                 self.window = min(max(1, wanted), MAX_WINDOW)
             else:
                 self.window = default_window(self.lanes)
-            self._cut = cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream)
+            self._cut = (
+                cut_lanes(sizes, self.lanes, seed=self.seed, stream=self.stream) if cut is None else cut
+            )
         self.scattered = scattered and self.shuffle in ("sliding", "shard")
         if self.scattered and self.shuffle == "sliding" and self.window > MAX_SCATTERED_WINDOW:
             raise ValueError(

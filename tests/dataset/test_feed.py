@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 
 from streamshard import MDSWriter, Stream, StreamingDataLoader, StreamingDataset, World
-from streamshard.dataset import open_readers, pool
+from streamshard.dataset import feed, open_readers, pool
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import BlobNotFoundError, CacheTooSmallError, ChecksumError, FormatError
+from streamshard.order.uses import live_shards
 from streamshard.read import head
 from streamshard.read.shard_reader import ShardReader
 from streamshard.storage.cache import NodeCache
@@ -560,3 +562,27 @@ def test_large_samples_are_decoded_fewer_at_a_time(
     found = [each["number"] for each in StreamingDataset(local=tmp_path, shuffle=True, batch_size=20)]
     assert sorted(found) == list(range(count))
     assert max(counts) == at_once
+
+
+@pytest.mark.parametrize(("at_most", "visits"), [(6 << 20, True), (100, False)])
+def test_where_many_shards_are_live_more_is_decoded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_most: int, visits: bool
+) -> None:
+    streams = [Stream(local=write_numbers(tmp_path / str(number), [30] * 4)) for number in range(20)]
+    monkeypatch.setattr(feed, "_CHUNK_NBYTES", 100)
+    monkeypatch.setattr(feed, "_CHUNK_NBYTES_OF_MANY", at_most)
+    monkeypatch.setattr(feed, "_SAMPLES_PER_VISIT", 4)
+    counts: list[int] = []
+    read = ShardPool.samples
+
+    def counted(pool: ShardPool, samples: NDArray[np.int64]) -> Any:
+        counts.append(len(samples))
+        return read(pool, samples)
+
+    monkeypatch.setattr(ShardPool, "samples", counted)
+    dataset = StreamingDataset(streams=streams, shuffle=True, batch_size=20)
+    live = live_shards(dataset._states.order)
+    assert live >= 20
+    assert len(list(dataset)) == 20 * 4 * 30
+    assert counts[0] == 20  # nobody waits for the first batch
+    assert max(counts) == (4 * live // 20 * 20 if visits else 20)

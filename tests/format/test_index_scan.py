@@ -252,13 +252,16 @@ def test_indexes_that_are_parsed_together_are_those_that_are_parsed_alone() -> N
             )
             assert pickle.loads(pickle.dumps(found)).shards == one.shards
     # One that is malformed takes nothing of the others with it, and is named by its own name.
-    scanned = scan_indexes([texts[0], broken, b"{", texts[1], broken, texts[2]])
-    tables = [
-        None if each is None else [each[0].info(n) for n in range(each[0].num_shards)] for each in scanned
-    ]
-    assert tables == [list(alone[0].shards), None, None, [], None, list(alone[2].shards)]
-    with pytest.raises(FormatError, match=r"^the second: shard 9: samples is -9"):
-        parse_indexes([texts[0], broken, texts[1]], ["the first", "the second", "the third"])
+    contradicting = text_of(usual(12)).replace(b'"samples": 9', b'"samples": 999', 1)
+    for bad, words in ((broken, "samples is -9"), (contradicting, "raw_data has 1009 bytes for 999 samples")):
+        scanned = scan_indexes([bad, texts[0], bad, b"{", texts[1], bad, texts[2], bad])
+        tables = [
+            None if each is None else [each[0].info(n) for n in range(each[0].num_shards)] for each in scanned
+        ]
+        first, second, third = (list(each.shards) for each in alone[:3])
+        assert tables == [None, first, None, None, second, None, third, None]
+        with pytest.raises(FormatError, match=f"^the second: shard 9: {words}"):
+            parse_indexes([texts[0], bad, texts[1]], ["the first", "the second", "the third"])
 
 
 @pytest.mark.parametrize(("at", "of"), [(1, 0), (39, 0), (39, 38), (3, 2), (2, 30)])

@@ -11,6 +11,7 @@ from streamshard.order.lanes import (
     default_window,
     interleave,
     lane_order,
+    single_lanes,
 )
 from streamshard.order.permutation import permutation
 
@@ -113,6 +114,31 @@ def test_bit_reversal_spreads_lanes_evenly():
     assert [bit_reversed(lane, 8)[0] for lane in range(8)] == [0, 4, 2, 6, 1, 5, 3, 7]
     assert bit_reversed(0, 1) == (0, 1)
     assert [bit_reversed(lane, 6) for lane in range(6)] == [(0, 8), (4, 8), (2, 8), (6, 8), (1, 8), (5, 8)]
+
+
+@given(
+    st.lists(st.one_of(sizes, st.just(np.full(4, 200))), min_size=1, max_size=8), st.integers(0, 2**64 - 1)
+)
+@settings(deadline=None)
+def test_single_lanes_of_many_streams_are_those_of_each(streams, seed):
+    numbers = list(range(7, 7 + len(streams)))
+    for number, counts, lanes in zip(
+        numbers, streams, single_lanes(streams, numbers, seed=seed), strict=True
+    ):
+        begins = np.cumsum(counts) - counts
+        order = [n for n in permutation(Key(SHARD_ORDER, seed, number), counts.size).tolist() if counts[n]]
+        assert (lanes.num_samples, lanes.count) == (counts.sum(), 1)
+        assert lanes.piece_begins.tolist() == begins[order].tolist()
+        assert lanes.piece_counts.tolist() == counts[order].tolist()
+        assert lanes.lane_pieces.tolist() == [0, len(order)]
+        assert lanes.border_cuts.tolist() == [False, False]
+
+
+def test_single_lanes_of_the_largest_streams_do_not_overflow():
+    huge = np.full(2, 1 << 52, dtype=np.int64)
+    for lanes in single_lanes([huge] * 3000, range(3000), seed=0):
+        assert lanes.num_samples == 1 << 53
+        assert sorted(lanes.piece_begins.tolist()) == [0, 1 << 52]
 
 
 def test_borders_of_huge_streams_do_not_overflow():

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamshard.order.keys import Key
-from streamshard.order.permutation import SLICED_FROM, AheadOf, Bijection, permutation
+from streamshard.order.keys import Key, words_of_each
+from streamshard.order.permutation import SLICED_FROM, AheadOf, Bijection, permutation, permutations
 
 
 @given(n=st.integers(0, 3000), seed=st.integers(0, 2**64 - 1))
@@ -97,6 +97,21 @@ def test_the_permutations_are_pinned():
         390105989080,
         379694981040,
     ]
+
+
+NUMBERS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]))
+
+
+@given(st.lists(st.tuples(*[NUMBERS] * 6), max_size=5), st.integers(0, 70))
+@settings(deadline=None)
+def test_words_and_permutations_of_many_keys_are_those_of_each(parts, count):
+    keys = [Key(*each) for each in parts]
+    words = words_of_each(keys, count)
+    assert (words.shape, words.dtype) == ((len(keys), count), np.uint64)
+    assert words.tolist() == [key.words(count).tolist() for key in keys]
+    found = permutations(keys, count)
+    assert (found.shape, found.dtype) == ((len(keys), count), np.int64)
+    assert found.tolist() == [permutation(key, count).tolist() for key in keys]
 
 
 def test_many_words_begin_like_few():
