@@ -209,7 +209,8 @@ class Source:
 
     def _number(self) -> None:
         # Once: it is asked for several times an epoch, and there may be thousands of streams.
-        self.raw_nbytes = sum(int(stream.index.table.raw_nbytes.sum()) for stream in self.streams)
+        raw_nbytes = [stream.index.table.raw_nbytes for stream in self.streams]
+        self.raw_nbytes = int((raw_nbytes[0] if len(raw_nbytes) == 1 else np.concatenate(raw_nbytes)).sum())
         sizes = [stream.index.samples_per_shard for stream in self.streams]
         self.first_shard = np.concatenate(([0], np.cumsum([len(each) for each in sizes], dtype=np.int64)))
         self._first_shards: list[int] = self.first_shard.tolist()

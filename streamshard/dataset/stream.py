@@ -56,6 +56,8 @@ class Stream:
             raise ValueError(
                 "Stream: neither remote= nor local= is given; name the directory or URL that holds index.json"
             )
+        if self.proportion is None and self.repeat is None and self.choose is None:
+            return
         weights: dict[str, Any] = {
             "proportion": self.proportion,
             "repeat": self.repeat,

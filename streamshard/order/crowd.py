@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from streamshard.order.passes import Passes, joined
 from streamshard.order.walk import ROW_HASH, Walk
 
-_ALL_FROM = 16  # a beginning that meets one in so many streams soon meets all: their tables are made together
+# An epoch that newly meets one in so many streams soon meets all: their tables are made together.
+_ALL_FROM = 16
 _WORD = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -163,8 +164,9 @@ class Crowd:
                 flags = np.zeros(numbers.size, dtype=bool)
                 flags[streams] = True
                 flags &= numbers < 0
-                if len(met) == 1 and not self._number_of and _ALL_FROM * int(flags.sum()) >= len(self._walks):
+                if not after and len(met) == 1 and _ALL_FROM * int(flags.sum()) >= len(self._walks):
                     flags[list(self._numbers)] = True
+                    flags &= numbers < 0
                 walks = self._walk_of[np.flatnonzero(flags)].tolist()
                 missing += [(walk, self._turns[walk] + after) for walk in walks]
         if not missing:
@@ -174,6 +176,8 @@ class Crowd:
         for after, streams in met:
             for walk in self._walk_of[np.unique(streams)].tolist():
                 lowest.setdefault(walk, self._turns[walk] + after)
+        for walk, turn in missing:
+            lowest.setdefault(walk, turn)
         kept = [
             place
             for place, (walk, turn) in enumerate(self._held)

@@ -93,11 +93,12 @@ class Passes:
         windows = [each.window for each in given for _ in range(each.lanes.count)]
         orders, longer = [], []
         for each in given:
-            order = _ONE_LANE
+            order = last = _ONE_LANE
             if each.lanes.count > 1:
                 order = lane_order(each.lanes.count, seed=each.seed, stream=each.stream, turn=each.turn)
+                last = last_row(each.lanes, order)
             orders.append(order)
-            longer.append(last_row(each.lanes, order))
+            longer.append(last)
         first_lane = firsts_of(np.array([order.size for order in orders], dtype=np.int64))
         first_piece = firsts_of(pieces)
         window = np.minimum(np.array(windows, dtype=np.int64), pieces)
@@ -156,6 +157,15 @@ class Passes:
         self, numbers: NDArray[np.int64], lane: NDArray[np.int64], row: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Give the sample ids at rows of lanes of the passes ``numbers``; all of shape (n,)."""
+        ids = np.empty(row.size, dtype=np.int64)
+        for begin in range(0, row.size, _SLICE):
+            some = slice(begin, begin + _SLICE)
+            ids[some] = self._find(numbers[some], lane[some], row[some])
+        return ids
+
+    def _find(
+        self, numbers: NDArray[np.int64], lane: NDArray[np.int64], row: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         number = self.firsts[:, _LANE][numbers] + lane
         at = row + self.lane_begins[number]
         block = self.last_blocks[number]
@@ -254,7 +264,8 @@ def _pieces_in_turn(
     """
     begins = np.concatenate([each.lanes.piece_begins + each.first_id for each in given])
     counts = np.concatenate([each.lanes.piece_counts for each in given])
-    pieces = np.concatenate([np.diff(each.lanes.lane_pieces) for each in given])
+    bounds = np.diff(np.concatenate([each.lanes.lane_pieces for each in given]))
+    pieces = np.delete(bounds, np.cumsum([each.lanes.count + 1 for each in given])[:-1] - 1)
     firsts = firsts_of(np.array([each.lanes.piece_counts.size for each in given]))
     keys = _words(words, firsts)
     lane = np.repeat(np.arange(pieces.size), pieces)
@@ -312,6 +323,7 @@ def _words(words: NDArray[np.uint64], firsts: NDArray[np.int64]) -> NDArray[np.u
     return mixed_words(np.repeat(words, counts), numbers)
 
 
+_SLICE = 1 << 13  # places found at once, so that the temporaries stay in the processor's cache
 _ONE_LANE = np.zeros(1, dtype=np.int64)
 _ROW, _LANE, _BLOCK, _PART, _PIECE = range(5)
 # What each table has an entry for.

@@ -65,7 +65,7 @@ class Walk:
         block_size: the same in samples; k = max(1, round(block_size · shards / N)).
         scattered: find samples one by one, see :mod:`streamshard.order.passes`; for streams of a small share. Part of
             the order. Means nothing for ``block``, ``full`` and ``none``.
-        cut: what ``cut_lanes`` gives for these arguments, where that is known.
+        cut: what ``single_lanes`` gives for these arguments, of sizes that are known to be good, with ``lanes`` 1.
 
     Raises:
         ValueError: an argument out of range, or a stream without samples.
@@ -85,8 +85,15 @@ class Walk:
         scattered: bool = False,
         cut: Lanes | None = None,
     ) -> None:
-        sizes, self.num_samples = checked_sizes(samples_per_shard)
-        self.num_shards = int(np.count_nonzero(sizes))
+        if cut is None:
+            sizes, self.num_samples = checked_sizes(samples_per_shard)
+            self.num_shards = int(np.count_nonzero(sizes))
+        else:
+            sizes, self.num_samples, self.num_shards = (
+                samples_per_shard,
+                cut.num_samples,
+                len(cut.piece_counts),
+            )
         self.seed = whole("seed", seed, 0, (1 << 64) - 1)
         self.stream = whole("stream", stream, 0, (1 << 32) - 1)
         self.shuffle = parse_shuffle(shuffle)

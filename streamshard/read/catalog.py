@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from streamshard.errors import BlobNotFoundError, ChecksumError
 from streamshard.format.hashing import check_hash_name, hash_file, known_hashes
 from streamshard.format.index import INDEX_BASENAME, MAX_INDEX_NBYTES, parse_indexes
+from streamshard.read import tables as node_tables
 from streamshard.read.inflate import inflate_shard
 from streamshard.read.keys import key_in
 from streamshard.read.missing import explain_missing_index
@@ -117,17 +118,20 @@ def _read_at_once(places: Sequence[IndexPlace]) -> list[_Read]:
 
 
 def _read(place: IndexPlace, key: str, path: Path | None) -> _Read:
-    store = place.store
+    store, tables = place.store, place.tables
     source = f"{store.url.rstrip('/')}/{key}" if path is None else str(path)
-    if place.tables is not None and path is not None:
-        known = known_index(path, place.tables)
-        if known is not None:
-            return _Read(source, known[1], b"", known[0])
     try:
-        if place.tables is not None and path is None:
-            index, digest = remote_index(store, key, source=source, directory=place.tables())
+        if tables is None:
+            text = store.read(key, limit=MAX_INDEX_NBYTES)
+        elif path is None:
+            index, digest = remote_index(store, key, source=source, directory=tables())
             return _Read(source, digest, b"", index)
-        text = store.read(key, limit=MAX_INDEX_NBYTES)
+        else:
+            small = store.read_small(key, node_tables.KEPT_FROM_NBYTES)
+            known = known_index(path, tables) if small is None else None
+            if known is not None:
+                return _Read(source, known[1], b"", known[0])
+            text = store.read(key, limit=MAX_INDEX_NBYTES) if small is None else small
     except BlobNotFoundError as error:
         raise BlobNotFoundError(explain_missing_index(store, place.split, source)) from error
     return _Read(source, hashlib.blake2b(text, digest_size=DIGEST_NBYTES).hexdigest(), text)

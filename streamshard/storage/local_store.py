@@ -61,25 +61,14 @@ class LocalStore:
     def read(self, key: str, *, limit: int | None = None) -> bytes:
         path = self.local_path(key)
         self._last = None
-
-        def read_all() -> bytes:
-            # Without a file object, which takes as long as all else: there may be a thousand small indexes.
-            descriptor = _descriptor_of(path)
-            try:
-                nbytes = os.fstat(descriptor).st_size
-                check_limit(nbytes, limit, f"read {path}")
-                payload = os.read(descriptor, nbytes)
-                while len(payload) < nbytes and (more := os.read(descriptor, nbytes - len(payload))):
-                    payload += more
-            finally:
-                os.close(descriptor)
-            check_size(len(payload), nbytes, f"read {path}")
-            return payload
-
-        return self._call("read", path, read_all)
+        return self._call("read", path, lambda: _read_all(path, limit))
 
     def read_small(self, key: str, below: int, *, certain: bool = False) -> bytes | None:
-        return self.read(key) if self.size(key) < below else None
+        path = self.local_path(key)
+        payload = self._call("read", path, lambda: _read_below(path, below))
+        if payload is not None:
+            self._last = None
+        return payload
 
     def read_range(self, key: str, begin: int, end: int) -> bytes:
         path = self.local_path(key)
@@ -181,6 +170,34 @@ class LocalStore:
         return call_with_retry(operation, self.retry, what=f"{verb} {path}", hint="check its owner and mode")
 
 
+def _read_all(path: Path, limit: int | None) -> bytes:
+    descriptor, nbytes = _opened(path)
+    try:
+        check_limit(nbytes, limit, f"read {path}")
+        return _read_open(descriptor, nbytes, path)
+    finally:
+        os.close(descriptor)
+
+
+def _read_below(path: Path, nbytes: int) -> bytes | None:
+    """Read a file that has fewer bytes than that; else None."""
+    descriptor, found = _opened(path)
+    try:
+        return _read_open(descriptor, found, path) if found < nbytes else None
+    finally:
+        os.close(descriptor)
+
+
+def _read_open(descriptor: int, nbytes: int, path: Path) -> bytes:
+    # Without a file object, which takes as long as all else: there may be a thousand small indexes.
+    payload = os.read(descriptor, nbytes)
+    while len(payload) < nbytes and (more := os.read(descriptor, nbytes - len(payload))):
+        payload += more
+    if len(payload) != nbytes:
+        check_size(len(payload), nbytes, f"read {path}")
+    return payload
+
+
 def _stat_regular(path: Path) -> os.stat_result:
     return _regular(path.stat(), path)
 
@@ -195,21 +212,21 @@ def _regular(status: os.stat_result, path: Path) -> os.stat_result:
 
 def _open_regular(path: Path) -> BinaryIO:
     """Open ``path`` for reading; never hangs on a pipe that nobody writes to."""
-    return os.fdopen(_descriptor_of(path), "rb")
+    return os.fdopen(_opened(path)[0], "rb")
 
 
-def _descriptor_of(path: Path) -> int:
+def _opened(path: Path) -> tuple[int, int]:
+    """The same as a descriptor, with the file's size."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         _stat_regular(path)  # says more of what cannot be opened, such as sockets
         raise
     try:
-        _regular(os.fstat(descriptor), path)
+        return descriptor, _regular(os.fstat(descriptor), path).st_size
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def _keys_below(top: Path, folder: str) -> list[str]:
