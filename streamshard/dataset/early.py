@@ -60,7 +60,7 @@ class EarlyReads:
         self.has_begun = True
         shards, rows = self._source.locate(samples)
         found: dict[int, Wanted] = {}
-        for shard in np.unique(shards).tolist():
+        for shard in sorted(set(shards.tolist())):
             if shard not in wanted:
                 continue
             stream, number = self._source.stream_of(shard)
@@ -79,7 +79,7 @@ class EarlyReads:
                     first_sample_id=int(self._source.begins[shard]),
                     load_check=partial(stream.sample_check, number),
                 )
-            found[shard] = Wanted(remote, np.unique(rows[shards == shard]))
+            found[shard] = Wanted(remote, np.array(sorted(set(rows[shards == shard].tolist()))))
         if not found:
             return None
         try:

@@ -96,17 +96,14 @@ class Crowd:
         places = self._places[streams]
         places += ranks
         sizes = self._sizes[streams]
-        after = [0]
-        turn = None
+        chosen: list[tuple[int, slice | NDArray[np.int64]]] = [(0, slice(None))]
         if (places >= sizes).any():
             turn = places // sizes
             places -= turn * sizes
-            after = np.unique(turn).tolist()
-        chosen: list[tuple[int, slice | NDArray[np.int64]]] = [(0, slice(None))]
-        if turn is not None:
             by_turn = np.argsort(turn, kind="stable")
-            borders = np.searchsorted(turn[by_turn], after[1:])
-            chosen = list(zip(after, np.split(by_turn, borders), strict=True))
+            turn = turn[by_turn]
+            borders = np.flatnonzero(turn[1:] != turn[:-1]) + 1
+            chosen = list(zip(turn[[0, *borders]].tolist(), np.split(by_turn, borders), strict=True))
         self._hold([(n, streams[here]) for n, here in chosen])
         number = np.empty(places.size, dtype=np.int64)
         for n, here in chosen:
@@ -174,7 +171,7 @@ class Crowd:
         # Of the streams that are met, only the passes that they are in are kept.
         lowest: dict[int, int] = {}
         for after, streams in met:
-            for walk in self._walk_of[np.unique(streams)].tolist():
+            for walk in self._walk_of[np.flatnonzero(np.bincount(streams))].tolist():
                 lowest.setdefault(walk, self._turns[walk] + after)
         for walk, turn in missing:
             lowest.setdefault(walk, turn)
