@@ -66,35 +66,43 @@ class OpenReaders:
     @contextlib.contextmanager
     def reader(self, shard: int) -> Iterator[ShardReader]:
         """Lend the reader of a shard, which is fetched first if need be."""
-        if shard in self._lent:
-            yield self._lent[shard]
+        reader, held, stays = self._ready(shard)
+        if stays:
+            yield reader
             return
+        try:
+            yield reader
+        finally:
+            _close(reader, held)
+
+    def _ready(self, shard: int) -> tuple[ShardReader, CachedFile | None, bool]:
+        """Give the reader of a shard, what holds its file in the cache, and whether it stays open.
+
+        What does not is for the caller to close.
+        """
+        known = self._lent.get(shard)
+        if known is not None:
+            return known, None, True
         known = self._open.get(shard)
         if known is not None:
             self._open.move_to_end(shard)
-            yield known
-            return
+            return known, None, True
         try:
-            reader, held, keep = self._open_shard(shard)
+            reader, held, stays = self._open_shard(shard)
         except StorageError as error:
             # Others in this process, such as a second dataset, may have as many files open as this pool.
             if not self._open or not _wants_files(error):
                 raise
             for each in list(self._open)[: len(self._open) // 2 + 1]:
                 self.close_shard(each)
-            reader, held, keep = self._open_shard(shard)
-        if not keep:
-            try:
-                yield reader
-            finally:
-                _close(reader, held)
-            return
-        self._open[shard] = reader
-        if held is not None:
-            self._held[shard] = held
-        while len(self._open) > self._capacity:
-            self.close_shard(next(iter(self._open)))
-        yield reader
+            reader, held, stays = self._open_shard(shard)
+        if stays:
+            self._open[shard] = reader
+            if held is not None:
+                self._held[shard] = held
+            while len(self._open) > self._capacity:
+                self.close_shard(next(iter(self._open)))
+        return reader, held, stays
 
     @contextlib.contextmanager
     def using(self, readers: Mapping[int, ShardReader]) -> Iterator[None]:
@@ -125,13 +133,15 @@ class OpenReaders:
         for at, shard in enumerate(shards):
             if found[at] is not None:
                 continue
-            with self.reader(shard) as reader:
-                place = reader.place()
+            reader, held, stays = self._ready(shard)
+            if not stays:
+                _close(reader, held)
+                return None
+            place = reader.place()
             if place is None:
                 return None
             found[at] = place
-            if shard in self._open:
-                self._places[shard] = place
+            self._places[shard] = place
         # One that is closed again does not know whether it was cut.
         return cast("list[Place]", found) if all(map(self._open.__contains__, shards)) else None
 
