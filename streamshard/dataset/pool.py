@@ -200,13 +200,16 @@ class ShardPool(OpenReaders):
         places = self.places(numbers)
         if places is None:
             return None
-        maps, addresses, nbytes, descriptors, decoders = zip(*places, strict=True)
-        if len(set(decoders)) > 1:
-            return None
+        decoder = self._source.only_decoder
+        if decoder is None:  # there is one for each schema
+            decoder = self._open[numbers[0]].decoder
+            if any(self._open[shard].decoder is not decoder for shard in numbers):
+                return None
+        maps, addresses, nbytes, descriptors = zip(*places, strict=True)
         inverse = _inverse(visits.order)
         try:
             buffer, begins, ends = side_by_side(maps, addresses, visits.bounds, visits.rows)
-            values = decode(decoders[0], buffer, begins[inverse], ends[inverse])
+            values = decode(decoder, buffer, begins[inverse], ends[inverse])
         except (IndexError, FormatError):
             return None
         if not are_whole(descriptors, nbytes):

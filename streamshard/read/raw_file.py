@@ -156,8 +156,10 @@ class RawFile:
             mapping = self.mapped()
             if mapping is None:
                 return None
-            # Once: each takes two objects more, and a chunk may need thousands.
-            self._bytes, self._address = np.frombuffer(mapping, np.uint8), begin_of(mapping)
+            # Once, and not by ``frombuffer``, which makes two objects more: collections of garbage go through them all.
+            # The array holds the map, but does not keep it from being closed; see ``close``.
+            self._bytes = np.ndarray((self.nbytes,), np.uint8, mapping)
+            self._address = begin_of(mapping)
         return self._bytes, self._address
 
     def _mapped_now(self) -> mmap.mmap | None:
@@ -221,10 +223,10 @@ class RawFile:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
-        mapping = self._map
+        mapping, is_lent = self._map, self._bytes is not None
         self._map = self._bytes = None
-        if mapping is not None:
-            # Arrays that still look into the map keep it alive; it goes with the last of them.
+        if mapping is not None and not is_lent:
+            # Other arrays that still look into the map keep it alive; it goes with the last of them.
             with contextlib.suppress(BufferError):
                 mapping.close()
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from streamshard.read.sample_check import SampleCheck
 
 T = TypeVar("T")
-Place = tuple["NDArray[np.uint8]", int, int, int, "SampleDecoder"]
-"""A file in memory: its map, the address at which that begins, bytes, descriptor, and the decoder of its samples."""
+Place = tuple["NDArray[np.uint8]", int, int, int]
+"""A file in memory: its map, the address at which that begins, bytes, and descriptor.
+
+A plain tuple of what refers to nothing, which collections of garbage leave out.
+"""
 
 # Where the bytes of a batch come from, shard in the page cache: pread 1.0 us a row of 160 bytes, slices of a map
 # 0.16 us; of 40 kB rows, of which a blob is cut out, 8.2 us and 4.8 us, beside 4.3 us for a slice of memory. So all
@@ -205,7 +208,7 @@ class ShardReader:
         None where rows are to be read, asked for ahead, or checked with their hashes.
         """
         found = None if self._advises or self._check is not None else self._file.in_memory()
-        return None if found is None else (*found, self._nbytes, self._file.descriptor, self.decoder)
+        return None if found is None else (*found, self._nbytes, self._file.descriptor)
 
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut, so that what was just decoded ``in_place`` is worth nothing."""

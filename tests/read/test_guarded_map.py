@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,17 @@ def test_two_threads_that_stand_guard_at_once_keep_who_was_before(monkeypatch: p
     guarded_map.stand_guard()
     guarded_map.stand_guard()
     assert guarded_map._previous.handler != guarded_map._own.handler
+
+
+def test_a_map_that_was_lent_stays_when_its_reader_is_closed_and_goes_with_the_last_array(
+    shard: tuple[Path, ShardInfo],
+) -> None:
+    path, info = shard
+    reader = ShardReader(path, info, info.schema.decoder())
+    place = reader.place()
+    assert place is not None
+    mapping = weakref.ref(reader._file.mapped())  # type: ignore[arg-type]
+    reader.close()
+    assert place[0].tobytes() == path.read_bytes()
+    del place
+    assert mapping() is None
