@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 
 from streamshard._sizes import as_integer, shown
 from streamshard.dataset.stream import Stream
+from streamshard.errors import TopologyError
 from streamshard.order.fixed import walk_of
-from streamshard.order.lanes import default_lanes, default_window, is_scattered_by_default, single_lanes
+from streamshard.order.lanes import (
+    MAX_LANES,
+    default_lanes,
+    default_window,
+    is_scattered_by_default,
+    single_lanes,
+)
 from streamshard.order.shuffle import parse_shuffle
 from streamshard.order.stream_walk import StreamWalk
+from streamshard.order.walk_arguments import whole as whole_from
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import OpenStream
@@ -137,6 +145,8 @@ def walks_of(
     """
     total = sum(samples)
     name = parse_shuffle(shuffle)
+    if lanes is not None:
+        lanes = whole_from("num_canonical_nodes", lanes, 1, MAX_LANES, TopologyError)
     is_mixed = batching in ("random", "stratified") and name == "sliding"
     found: list[tuple[NDArray[np.int64], dict[str, Any]]] = []
     for number, (opened, taken) in enumerate(zip(streams, samples, strict=True)):
@@ -144,7 +154,8 @@ def walks_of(
         own: dict[str, Any] = {"lanes": lanes, "block_size": block_size}
         if len(streams) > 1:
             # All streams together have about as many shards live as one stream would have.
-            own["lanes"] = lanes or default_lanes(int(np.count_nonzero(sizes)), taken, total)
+            if lanes is None:
+                own["lanes"] = default_lanes(int(np.count_nonzero(sizes)), taken, total)
             if block_size is None:
                 own["window"] = default_window(own["lanes"], taken, total, is_mixed=is_mixed)
                 own["scattered"] = is_scattered_by_default(taken, total)

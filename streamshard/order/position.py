@@ -17,6 +17,7 @@ from streamshard.order.stream_state import (
     StreamState,
     columns_of,
     common_of,
+    fitted,
     integer,
     json_object,
     read_common,
@@ -40,9 +41,10 @@ _STATE_KEYS = frozenset(
     {"version", "epoch", "position", "seed", "settings", "mixture", "segment", "columns", "streams"}
 )
 _SEGMENT_KEYS = frozenset({"begin", "unit"})
-# What all streams of a state have in common stands there once, where they are many.
+# What all streams of a state have in common stands there once, where they are many, or have many digests.
 _COMMON = "common"
 _MANY = 32
+_MANY_KINDS = 3
 _GONE = "gone"
 
 
@@ -121,7 +123,7 @@ class State:
                 walk.window,
                 cursor,
                 share,
-                shortened(prints),
+                fitted(shortened(prints)),
                 taken if begin else 0,
                 walk.scattered,
             )
@@ -143,7 +145,8 @@ class State:
         """Give the plain JSON object: dicts, lists, strings, integers, booleans and None."""
         streams = (*self.streams, *self.gone)
         columns = columns_of(self.begin, any(stream.scattered for stream in streams))
-        common = common_of(streams, columns) if len(streams) >= _MANY else {}
+        is_long = len(streams) >= _MANY or any(len(each.fingerprints) >= _MANY_KINDS for each in streams)
+        common = common_of(streams, columns) if is_long else {}
         columns = tuple(column for column in columns if column not in common)
         document: dict[str, Any] = {
             "version": self.version,

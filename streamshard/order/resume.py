@@ -13,7 +13,7 @@ from streamshard.order.epoch import Order
 from streamshard.order.fixed import FixedWalk
 from streamshard.order.lineup import labels_of
 from streamshard.order.position import Setting, State
-from streamshard.order.stream_state import StreamState, shortened
+from streamshard.order.stream_state import StreamState, beginning_of, is_same_print, shortened
 from streamshard.order.stream_walk import StreamWalk
 from streamshard.order.timeline import Splice
 
@@ -254,7 +254,7 @@ def _matched(
     alike: dict[tuple[str, str], deque[int]] = defaultdict(deque)
     for place, stream in enumerate(streams):
         named[stream.name].append(place)
-        for digest in stream.fingerprints.items():
+        for digest in beginning_of(stream.fingerprints):
             alike[digest].append(place)
     matches: list[StreamState | None] = [None] * len(names)
     found: list[str] = []
@@ -268,7 +268,7 @@ def _matched(
     for number, (name, data) in enumerate(zip(names, prints, strict=True)):
         if matches[number] is not None:
             continue
-        queues = [alike[digest] for digest in data.items()]
+        queues = [alike[digest] for digest in beginning_of(data)]
         for queue in queues:
             while queue and queue[0] not in rest:
                 queue.popleft()
@@ -302,7 +302,10 @@ def _data_differences(where: str, saved: Mapping[str, str], here: Mapping[str, s
     if not shared:
         return list(_differences(f"{where} fingerprint kinds", sorted(saved), sorted(here)))
     return [
-        text for kind in shared for text in _differences(f"{where} data ({kind})", saved[kind], here[kind])
+        text
+        for kind in shared
+        if not is_same_print(saved[kind], here[kind])
+        for text in _differences(f"{where} data ({kind})", saved[kind], here[kind])
     ]
 
 

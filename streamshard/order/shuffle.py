@@ -47,7 +47,7 @@ def parse_shuffle(name: str | None) -> str:
     found = _ALIASES.get(name, name) if isinstance(name, str) else None
     if found not in SHUFFLES:
         known = ", ".join((*SHUFFLES, *_ALIASES))
-        raise ValueError(f"shuffle={name!r}: expected one of {known}")
+        raise ValueError(f"shuffle algorithm {name!r}: expected one of {known}")
     return str(found)
 
 

@@ -28,6 +28,9 @@ KINDS = "kinds"
 _HOISTED = ("lanes", "window", SCATTERED)
 _MAX_KINDS = 32
 _PRINT_NBYTES = 8
+_PRINT_LENGTH = 11  # of that many bytes in base64
+_PRINTS_LENGTH = 2 * _PRINT_LENGTH  # of all digests of a stream together
+_LEAST_PRINT_LENGTH = 3
 _PRINT_TEXT = re.compile(r"[A-Za-z0-9_.:+-]{1,40}=[^,=\s]{1,40}")
 
 
@@ -61,7 +64,7 @@ class StreamState:
     def is_same_data(self, prints: Mapping[str, str]) -> bool:
         """Whether some (shortened) fingerprints are those of this stream's data."""
         shared = self.fingerprints.keys() & prints.keys()
-        return bool(shared) and all(self.fingerprints[kind] == prints[kind] for kind in shared)
+        return bool(shared) and all(is_same_print(self.fingerprints[kind], prints[kind]) for kind in shared)
 
 
 def columns_of(begin: int, is_any_scattered: bool) -> tuple[str, ...]:
@@ -75,8 +78,25 @@ def shortened(prints: Mapping[str, str]) -> dict[str, str]:
     return {kind: _short_print(value) for kind, value in prints.items()}
 
 
+def fitted(prints: Mapping[str, str]) -> dict[str, str]:
+    """Give of shortened fingerprints what a state has room for: two of them, or the beginnings of more."""
+    length = max(_LEAST_PRINT_LENGTH, _PRINTS_LENGTH // max(2, len(prints)))
+    return {kind: value[:length] for kind, value in prints.items()}
+
+
+def is_same_print(saved: str, here: str) -> bool:
+    """Whether a fingerprint of a state, perhaps only its beginning, is a shortened one."""
+    is_beginning = len(here) == _PRINT_LENGTH and len(saved) >= _LEAST_PRINT_LENGTH and here.startswith(saved)
+    return saved == here or is_beginning
+
+
+def beginning_of(prints: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Give what is the same of two fingerprints that are the same, by kind: to look some up among very many."""
+    return [(kind, value[:_LEAST_PRINT_LENGTH]) for kind, value in prints.items()]
+
+
 def _short_print(value: str) -> str:
-    if len(value) <= 11:
+    if len(value) <= _PRINT_LENGTH:
         return value
     digest = hashlib.blake2b(value.encode(), digest_size=_PRINT_NBYTES).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

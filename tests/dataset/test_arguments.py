@@ -114,6 +114,14 @@ def test_wrong_arguments_are_refused_at_once(
         StreamingDataset(**where, **arguments)
 
 
+@pytest.mark.parametrize("lanes", [0, -1, 1.5, "2", True, 1 << 17])
+@pytest.mark.parametrize("count", [1, 2])
+def test_lanes_are_checked_for_any_number_of_streams(directory: Path, lanes: Any, count: int) -> None:
+    streams = [Stream(local=directory, name=f"{number}") for number in range(count)]
+    with pytest.raises(TopologyError, match=f"^num_canonical_nodes={lanes!r}: expected an integer from 1 to"):
+        StreamingDataset(streams=streams, num_canonical_nodes=lanes)
+
+
 def test_integers_of_numpy_are_integers(directory: Path) -> None:
     dataset = StreamingDataset(
         local=directory,

@@ -10,6 +10,7 @@ from streamshard.errors import StateError
 from streamshard.order.epoch import Order
 from streamshard.order.position import State
 from streamshard.order.resume import resume
+from streamshard.order.stream_state import shortened
 from streamshard.order.walk import Walk
 
 
@@ -115,6 +116,26 @@ def test_long_fingerprints_are_shortened_the_same_way_on_both_sides():
     go_on(saved, prints=prints[0])
     with pytest.raises(StateError, match="layout"):
         go_on(saved, prints=prints[1])
+
+
+@pytest.mark.parametrize(("kinds", "length"), [(2, 11), (3, 7), (4, 5), (7, 3)])
+def test_of_many_fingerprints_a_state_has_the_beginnings_and_each_of_them_counts(kinds, length):
+    prints = {f"kind{number}": f"{number:032x}" for number in range(kinds)}
+    saved = State.from_dict(json.loads(json.dumps(state_of(prints=prints).to_dict())))
+    assert [len(value) for value in saved.streams[0].fingerprints.values()] == [length] * kinds
+    go_on(saved, prints=prints)
+    go_on(saved, prints={"kind0": prints["kind0"], "other": "1"})
+    for kind in prints:
+        with pytest.raises(StateError, match=rf"data \({kind}\) was '\S{{{length}}}' and is") as caught:
+            go_on(saved, prints={**prints, kind: "f" * 32})
+        assert str(caught.value).count("data (") == 1
+
+
+def test_a_state_with_whole_fingerprints_of_many_kinds_is_still_read():
+    prints = {kind: shortened({kind: kind * 9})[kind] for kind in ("layout", "md5", "sha1")}
+    document = state_of(prints={"layout": "abc"}).to_dict()
+    set_field(document, "data", ",".join(f"{kind}={value}" for kind, value in prints.items()))
+    go_on(State.from_dict(document), prints={kind: kind * 9 for kind in prints})
 
 
 def test_a_state_of_mosaicml_streaming_is_refused_in_a_sentence():

@@ -328,13 +328,19 @@ def test_fixed_samples_cannot_change_in_a_run_but_go_on_in_it():
 
 
 @pytest.mark.parametrize(
-    ("batching", "count", "scattered"),
+    ("batching", "count", "scattered", "hashes"),
     [
-        *((batching, 1000, True) for batching in BATCHINGS),
-        *(("device_per_stream", count, scattered) for count in (1, 31, 32) for scattered in (False, True)),
+        *((batching, 1000, True, "xxh64") for batching in BATCHINGS),
+        *(
+            ("device_per_stream", count, scattered, "xxh64")
+            for count in (1, 31, 32)
+            for scattered in (False, True)
+        ),
+        *(("random", count, False, "md5 xxh64") for count in (10, 31)),
+        *(("random", count, True, "blake2b md5 sha1 sha256 xxh128 xxh64") for count in (3, 31, 100)),
     ],
 )
-def test_a_state_stays_small_and_survives_json(batching, count, scattered):
+def test_a_state_stays_small_and_survives_json(batching, count, scattered, hashes):
     samples = 400_000_000
     walks = [
         Walk(np.full(4, samples // 4), seed=2**64 - 1, stream=number, window=2, scattered=scattered)
@@ -343,7 +349,7 @@ def test_a_state_stays_small_and_survives_json(batching, count, scattered):
     order = Order(walks, batching=batching)
     epoch = 1_000_000
     plan = order.plan(epoch, 0, global_batch_size=2048, ranks=8)
-    prints = [{"layout": f"{number:032x}", "xxh64": f"{number:032x}"} for number in range(count)]
+    prints = [dict.fromkeys(["layout", *hashes.split()], f"{number:032x}") for number in range(count)]
     names = [f"s{number}" for number in range(count)]
     saved = State.of(
         order,
