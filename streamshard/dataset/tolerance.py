@@ -8,6 +8,7 @@ import numbers
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from streamshard.dataset.settings import only
@@ -93,7 +94,8 @@ class Tolerance:
     def most_bad(self, num_samples: int) -> int:
         """Bad samples tolerated in a whole epoch of ``num_samples``; a share is rounded up."""
         limit = self.error_limit
-        return math.ceil(limit * num_samples) if 0 < limit < 1 else int(limit)
+        # 0.07 of 100 samples are 7, though 0.07 * 100 is a little more.
+        return math.ceil(Fraction(str(limit)) * num_samples) if 0 < limit < 1 else int(limit)
 
     def most_bad_of_part(self, num_samples: int, readers: int) -> float:
         """Bad samples in several shards, met by one of ``readers`` of an epoch, that prove enough for all of them.

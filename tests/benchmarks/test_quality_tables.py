@@ -111,13 +111,10 @@ def test_ours_is_at_least_as_good_where_as_many_shards_are_live(result: dict[str
             assert min(found.any_lanes) >= least, found
             assert min(found.same_lanes) >= least, found
     assert sum(len(found.any_lanes) for found in beside(rows, CARRIED)) == 294
-    assert {found.order for found in beside(rows, NEEDED)} == {
-        "py1e",
-        "py1br",
-        "py1s",
-        "naive",
-        "index_shuffle",
-    }
+    # By shards that are needed, one peer is ahead at times, as the page says.
+    needed = list(beside(rows, NEEDED))
+    assert {found.order for found in needed} == {"py1e", "py1br", "py1s", "naive", "index_shuffle"}
+    assert all(min(found.any_lanes) >= (0.97 if found.order == "py1s" else 0.995) for found in needed)
 
 
 def test_the_ends_of_an_epoch_are_mixed_at_every_setting_and_what_is_announced_holds(

@@ -14,6 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from streamshard import Stream, StreamingDataLoader, StreamingDataset, World
+from streamshard.dataset.tolerance import Tolerance
 from streamshard.errors import (
     AccessDeniedError,
     BadSamplesError,
@@ -560,6 +561,15 @@ def test_the_limit_is_one_in_a_hundred_unless_told_otherwise(tmp_path: Path) -> 
     damage.spoil_row(directory, 15, 3)
     with pytest.raises(BadSamplesError, match=r"3 bad samples here.*error_limit=0\.01 tolerates 2"):
         list(StreamingDataLoader(dataset, collate_fn=numbers))
+
+
+@pytest.mark.parametrize(
+    ("limit", "samples", "most"), [(0.07, 100, 7), (0.07, 101, 8), (0.29, 100, 29), (1e-9, 100, 1), (7, 5, 7)]
+)
+def test_a_share_of_the_epoch_is_rounded_up_but_not_beyond_what_it_says(
+    limit: float, samples: int, most: int
+) -> None:
+    assert Tolerance(error_limit=limit).most_bad(samples) == most
 
 
 def test_bad_samples_within_the_limit_stop_no_rank_that_has_them_all(tmp_path: Path) -> None:

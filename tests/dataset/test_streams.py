@@ -62,12 +62,13 @@ def test_b119_a_small_stream_repeats_evenly_and_a_large_one_does_not(tmp_path):
     assert again == set(range(1000, 1100)) - set(times)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_b103_a_stream_of_one_sample_finishes_beside_a_large_one(tmp_path):
     one, large = write_numbers(tmp_path / "a", [1]), write_numbers(tmp_path / "b", [100], first=1000)
     seen: list[int] = []
     for rank in range(2):
         dataset = dataset_of([Stream(local=one), Stream(local=large)], rank, 2, remainder="exact")
-        seen += epoch_of(dataset, workers=2)
+        seen += epoch_of(dataset, workers=4)
     assert sorted(seen) == [0, *range(1000, 1100)]
 
 
