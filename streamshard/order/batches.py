@@ -34,6 +34,8 @@ class BatchPlan:
         remainder: one of ``pad``, ``drop``, ``exact``.
         short: sizes of the batches at the end, each from 1 to G, so that G divides the rest before them; None: at
             most one.
+        is_by_stream: whether the short batches are of one stream each, so that a run may go on amid those that
+            ``exact`` deals.
 
     Raises:
         TopologyError: R > G; or ``drop`` with N < G, which would give no batch at all.
@@ -46,6 +48,7 @@ class BatchPlan:
     start: int = 0
     remainder: str = "pad"
     short: tuple[int, ...] | None = None
+    is_by_stream: bool = False
 
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:
@@ -79,7 +82,8 @@ class BatchPlan:
                 f"short={self.short}: expected sizes from 1 to {self.global_batch_size} that leave whole batches of "
                 f"positions {self.start} to {self.num_samples}"
             )
-        if self.remainder == "exact" and list(self.short or ()) != sorted(self.short or (), reverse=True):
+        reaches_all = [size >= self.ranks for size in self.short or ()]
+        if self.remainder == "exact" and reaches_all != sorted(reaches_all, reverse=True):
             raise ValueError(f"short={self.short}: to be dealt out exactly, larger batches must come first")
         if self.remainder == "drop" and not self.start and not self.full_batches:
             has = f"the epoch has {self.num_samples} samples"
@@ -140,7 +144,8 @@ class BatchPlan:
 
     def is_dealt_in_order(self, tail: int) -> bool:
         """Whether a shorter batch is dealt over several steps, each of which must have the positions that come next."""
-        return self.remainder == "exact" and len(self.tails) > 1 and self.tails[tail] < self.ranks
+        is_one_of_many = self.is_by_stream or len(self.tails) > 1
+        return self.remainder == "exact" and is_one_of_many and self.tails[tail] < self.ranks
 
     def tail_part(self, tail: int, rank: int) -> slice:
         """Give which samples of shorter batch number ``tail``, in their order, one rank gets, padding left out."""

@@ -96,11 +96,11 @@ class Lineup:
                 f"batching_method='device_per_stream' needs ranks with equal batches: {ranks} ranks do not divide "
                 f"global_batch_size={global_batch_size}; use 'per_stream' or another size"
             )
-        part = self._parts(epoch, start, self.unit(global_batch_size, ranks))[0]
+        part = self._parts(epoch, start, self.unit(global_batch_size, ranks), ranks)[0]
         short: tuple[int, ...] = ()
         if isinstance(part.labels, UnitLabels):
             short = part.labels.rest(start - part.segment.begin)
-        return BatchPlan(size, global_batch_size, ranks, start, remainder, short)
+        return BatchPlan(size, global_batch_size, ranks, start, remainder, short, is_by_stream=True)
 
     def standing(self, plan: BatchPlan, epoch: int, position: int) -> Standing:
         """Tell where the streams stand at a position >= ``plan.start`` of an epoch that is read by a plan."""
@@ -112,7 +112,7 @@ class Lineup:
 
     def parts(self, plan: BatchPlan, epoch: int) -> tuple[Part, ...]:
         """Give the segments of an epoch as an iteration reads them that follows a plan."""
-        return self._parts(epoch, plan.start, self.unit(plan.global_batch_size, plan.ranks))
+        return self._parts(epoch, plan.start, self.unit(plan.global_batch_size, plan.ranks), plan.ranks)
 
     def at(self, plan: BatchPlan, epoch: int, position: int) -> tuple[int, int]:
         """Give stream and walk index of a position of the epoch."""
@@ -148,8 +148,8 @@ class Lineup:
             return found[0]
         return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
 
-    def _parts(self, epoch: int, start: int, unit: Unit | None) -> tuple[Part, ...]:
-        key = (epoch, start, unit)
+    def _parts(self, epoch: int, start: int, unit: Unit | None, ranks: int) -> tuple[Part, ...]:
+        key = (epoch, start, unit, ranks)
         if self._held is not None and self._held[0] == key:
             return self._held[1]
         splice = self.timeline.splice
@@ -160,7 +160,7 @@ class Lineup:
         for segment in self.timeline.segments(epoch, start):
             part = Part(segment, self._labels(segment, segment.unit or unit), taken)
             if unit is not None:
-                part = self._counted_off(part, epoch, start, unit)
+                part = self._counted_off(part, epoch, start, unit, ranks)
             parts.append(part)
             taken = _sum(part.taken, part.segment.samples)
         self._held = (key, tuple(parts))
@@ -173,13 +173,19 @@ class Lineup:
             segment.samples, batching=self.batching, seed=self._seed, place=segment.begin, unit=unit
         )
 
-    def _counted_off(self, part: Part, epoch: int, start: int, unit: Unit) -> Part:
-        """Begin a segment anew at ``start`` where its batches were of another size, or none begins there."""
+    def _counted_off(self, part: Part, epoch: int, start: int, unit: Unit, ranks: int) -> Part:
+        """Begin a segment anew at ``start`` where its batches were of another size, or none can go on there.
+
+        Amid a shorter batch one can if all that follow are of fewer samples than ranks: ``exact`` deals them on.
+        """
         segment, labels = part.segment, part.labels
         inside = start - segment.begin
         if inside <= 0 or not isinstance(labels, UnitLabels):
             return part if segment.unit in (None, unit) else part._replace(labels=self._labels(segment, unit))
-        if segment.unit in (None, unit) and labels.is_border(inside):
+        is_dealt = (
+            inside >= labels.full_batches * labels.batch and max(labels.rest(inside), default=0) < ranks
+        )
+        if segment.unit in (None, unit) and (is_dealt or labels.is_border(inside)):
             return part
         given = labels.before(epoch, inside)
         rest = tuple(a - b for a, b in zip(segment.samples, given, strict=True))

@@ -136,11 +136,11 @@ class UnitLabels:
             self._rest_ends.append(position)
 
     def rest(self, position: int) -> tuple[int, ...]:
-        """Give the sizes of the batches after the full ones that begin at or after a batch's beginning."""
+        """Give the sizes of the batches after the full ones that end beyond a position, of the first what is left."""
         return tuple(
-            end - begin
+            end - max(begin, position)
             for (_, _, begin), end in zip(self._rest, self._rest_ends, strict=True)
-            if begin >= position
+            if end > position
         )
 
     def is_border(self, position: int) -> bool:

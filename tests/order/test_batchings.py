@@ -206,7 +206,7 @@ def test_with_exact_all_ranks_stand_at_one_position_after_every_step(mix, data, 
 
 def test_short_batches_that_are_dealt_out_exactly_come_with_the_larger_first():
     with pytest.raises(ValueError, match="larger batches must come first"):
-        BatchPlan(11, 4, 4, remainder="exact", short=(1, 2))
+        BatchPlan(13, 4, 4, remainder="exact", short=(1, 4))
 
 
 def test_device_batches_must_be_equal():
