@@ -60,7 +60,7 @@ class Ranks:
     def load(self, state: str) -> None:
         """Let each rank load a state that some rank of some world has saved."""
         for rank, loader in enumerate(self._loaders):
-            load(loader, state, f"rank {rank} of {len(self._loaders)}")
+            load(loader, state, f"rank {rank} of {len(self._loaders)}", elsewhere=True)
 
     def read(self, steps: int | None = None) -> Part:
         """Read one epoch or what is left of it, or its next steps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 
 from streamshard import Stream, StreamingDataLoader, StreamingDataset, World
 from streamshard.testing import assert_resumes_exactly
+from streamshard.testing.worlds import Ranks
 from tests.support.pretended_ranks import write_numbers
 
 SIZES = [7, 5, 9, 4]
@@ -164,6 +166,43 @@ def test_every_way_to_mix_streams_resumes_exactly(tmp_path, order, worlds):
         return StreamingDataLoader(dataset)
 
     assert_resumes_exactly(make_loader, worlds=worlds)
+
+
+@pytest.mark.parametrize("method", ["per_stream", "device_per_stream"])
+def test_batches_of_one_stream_whose_size_changes_resume_exactly(tmp_path, method):
+    """The rest of an epoch is counted off anew, and the state says so."""
+    streams = []
+    for number, sizes in enumerate([[9, 6, 8], [7, 4]]):
+        (tmp_path / str(number)).mkdir()
+        streams.append(Stream(local=write_numbers(tmp_path / str(number), sizes, first=100 * number)))
+
+    def make_loader(world):
+        dataset = StreamingDataset(
+            streams=streams, shuffle=True, world=world, batch_size=3, batching_method=method
+        )
+        return StreamingDataLoader(dataset)
+
+    assert_resumes_exactly(make_loader, worlds=(1, 2, 3), same_order=False, random_cuts=8)
+
+
+class Wandering(Wrapper):
+    """Gives another state each time that one is loaded."""
+
+    loads = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "loads": self.loads}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loads += 1
+        super().load_state_dict({key: value for key, value in state.items() if key != "loads"})
+
+
+def test_a_state_that_does_not_last_is_found_in_other_worlds_too(make):
+    loader = Wandering(make())
+    ranks = Ranks([loader], equal_steps=True, samples_of=None)
+    with pytest.raises(AssertionError, match=r"right after load_state_dict\(\).*loads"):
+        ranks.load(json.dumps(loader.state_dict()))
 
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
