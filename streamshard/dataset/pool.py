@@ -205,7 +205,8 @@ class ShardPool(OpenReaders):
             decoder = self._open[numbers[0]].decoder
             if any(self._open[shard].decoder is not decoder for shard in numbers):
                 return None
-        maps, addresses, nbytes, descriptors = zip(*places, strict=True)
+        # Not by ``zip(*places)``, which makes an iterator for each of them: collections of garbage would count them.
+        maps, addresses, nbytes, descriptors = (list(map(itemgetter(part), places)) for part in range(4))
         inverse = _inverse(visits.order)
         try:
             buffer, begins, ends = side_by_side(maps, addresses, visits.bounds, visits.rows)
