@@ -117,7 +117,7 @@ class OpenReaders:
         """Open shards, each named once, and say where they are in memory; no more than are kept open.
 
         None where one is not to be read from a map alone, or was closed again. What is taken from the maps counts only
-        after ``are_whole``, or the reader's ``check_whole``.
+        if no file is short and no map was cut afterwards.
         """
         if self._placed_in != os.getpid():  # a forked process guards its maps itself
             self._places.clear()

@@ -18,7 +18,8 @@ from streamshard.dataset.open_readers import OpenReaders
 from streamshard.errors import FormatError
 from streamshard.format.decoder import FEW, MALFORMED
 from streamshard.format.side_by_side import side_by_side
-from streamshard.read.raw_file import are_whole
+from streamshard.read.guarded_map import CUT
+from streamshard.read.raw_file import is_any_short
 
 if TYPE_CHECKING:
     from streamshard.dataset.source import Source
@@ -213,9 +214,12 @@ class ShardPool(OpenReaders):
             values = decode(decoder, buffer, begins[inverse], ends[inverse])
         except (IndexError, FormatError):
             return None
-        if not are_whole(descriptors, nbytes):
+        is_short = is_any_short(descriptors, nbytes)
+        if is_short or CUT:
             for shard in numbers:
                 self._open[shard].check_whole()
+            if is_short:  # a moment ago, and is not any more: once more, shard by shard
+                return None
         return values
 
     def _gather(

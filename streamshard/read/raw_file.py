@@ -180,12 +180,12 @@ class RawFile:
     def check_whole(self) -> None:
         """Raise FormatError if the file was cut since it was mapped: what was taken from the map is worth nothing."""
         mapping = self._map
-        # The end is found in half the time that it takes to ask the map for the file's size.
-        if mapping is None or (os.lseek(self._fd, 0, os.SEEK_END) >= self.nbytes and not CUT):
+        if mapping is None:
             return
-        nbytes = os.fstat(self._fd).st_size
-        if nbytes < self.nbytes or was_cut(mapping):
-            raise self._cut(nbytes)
+        # The end is found in half the time that it takes to ask the map for the file's size.
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        if end < self.nbytes or (CUT and was_cut(mapping)):
+            raise self._cut(end)
 
     def is_current(self) -> bool:
         """Whether the file at ``path`` is still this one, and was not written to since it was opened."""
@@ -255,10 +255,10 @@ class RawFile:
         )
 
 
-def are_whole(descriptors: Sequence[int], nbytes: Sequence[int]) -> bool:
-    """Whether no open file has become shorter than that, and no map was cut: else ``check_whole`` says which."""
+def is_any_short(descriptors: Sequence[int], nbytes: Sequence[int]) -> bool:
+    """Whether one of some open files has become shorter than that: what was taken from its map is worth nothing."""
     ends = map(os.lseek, descriptors, itertools.repeat(0), itertools.repeat(os.SEEK_END))
-    return not CUT and all(map(operator.ge, ends, nbytes))
+    return any(map(operator.lt, ends, nbytes))
 
 
 _forks = 0  # how many forks lie between the first process and this one

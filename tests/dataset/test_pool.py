@@ -201,6 +201,24 @@ def test_many_samples_are_read_shard_by_shard_where_maps_alone_do_not_do(
     assert len(reads) == 8 * shards == 4 * len(opened)
 
 
+def test_a_file_that_was_short_for_a_moment_is_read_again(
+    directory: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken from it meanwhile is worth nothing, though it is whole when it is looked at once more."""
+    pool = pool_of(directory)
+    assert_many_come(pool)
+    assert not reads
+    with monkeypatch.context() as short:
+        short.setattr("streamshard.dataset.pool.is_any_short", lambda *_: True)
+        assert_many_come(pool)
+        assert len(reads) == 2 * len(set(reads)) > 10
+    seek = os.lseek
+    lengths = iter([5])
+    monkeypatch.setattr(os, "lseek", lambda *place: next(lengths, None) or seek(*place))
+    with pytest.raises(FormatError, match="now has 5; it was cut or replaced"):
+        next(iter(pool._open.values())).check_whole()
+
+
 def test_a_malformed_sample_among_many_is_named(directory: Path) -> None:
     pool = pool_of(directory)
     assert_many_come(pool)
