@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from streamshard.convert.copies import CopiedProcess, may_copy
+from streamshard.convert.interrupts import interrupts_later
 from streamshard.convert.places import forget_stores
 from streamshard.convert.scan import Advance
 from streamshard.convert.worker import DONE, FAILED, PROGRESS, run_task
@@ -72,7 +73,8 @@ class Workers:
                 finished(run_task(function, task, advance))
             return
         while len(self._running) < min(self._num_workers, len(tasks)):
-            self._running.append(_Worker())
+            with interrupts_later():
+                self._running.append(_Worker())
         events: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         feed = _Feed(function, tasks)
         threads = [

@@ -319,8 +319,11 @@ class PoolHere:
     def _let_go() -> None:
         last, PoolHere._read_last = PoolHere._read_last, None
         owner = None if last is None else last()
-        if owner is not None:
+        if owner is not None and owner._spare is not None:
+            (pid, *_), pool = owner._spare
             owner._spare = None
+            if pid == os.getpid():  # now, whoever still has a frame that knows it, as by a traceback
+                pool.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_source": self._source, "_owned": None, "_spare": None}

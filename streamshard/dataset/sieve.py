@@ -230,7 +230,7 @@ class Sieve:
         except Exception as error:
             if not self._tolerates or not is_about_sample(error):
                 raise
-            return _LeftOut(Cause.of(error))
+            return _left_out_by(error)
 
     def _read(self, pool: ShardPool, sample: int) -> Any:
         """Read one sample by itself, or give a ``_LeftOut``."""
@@ -248,7 +248,7 @@ class Sieve:
             is_tolerated = is_damage if get is None else is_about_sample
             if not self._tolerates or not is_tolerated(error):
                 raise
-            return _LeftOut(Cause.of(error))
+            return _left_out_by(error)
         return self._row(values, 0)
 
     def _why_lost(self, pool: ShardPool, shard: int) -> Cause | None:
@@ -339,6 +339,16 @@ class Sieve:
             action,
             replacement,
         )
+
+
+def _left_out_by(error: Exception) -> _LeftOut:
+    """Say why a sample does not come, and let go of the frames that the error came through.
+
+    A function of the user may keep the error, as one that raises the same object each time: open shards would stay open
+    with these frames.
+    """
+    error.__traceback__ = None
+    return _LeftOut(Cause.of(error))
 
 
 def _row_of(columns: dict[str, Any], at: int) -> dict[str, Any]:
