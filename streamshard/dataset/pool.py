@@ -299,7 +299,8 @@ class PoolHere:
     def take(self, live: int, *, read_through: bool = False) -> ShardPool:
         """Give a pool for an order with so many live shards: the one that was left last, if it is such a one.
 
-        Shards whose files were replaced, written to or removed since are opened again, or missed, as without it.
+        Shards whose files were replaced, written to or removed since are opened again, or missed, as without it. So are
+        those that were closed meanwhile: an iteration that was garbage leaves its pool, too, but not its files.
         """
         spare, self._spare = self._spare, None
         PoolHere._let_go()
@@ -319,11 +320,8 @@ class PoolHere:
     def _let_go() -> None:
         last, PoolHere._read_last = PoolHere._read_last, None
         owner = None if last is None else last()
-        if owner is not None and owner._spare is not None:
-            (pid, *_), pool = owner._spare
+        if owner is not None:
             owner._spare = None
-            if pid == os.getpid():  # now, whoever still has a frame that knows it, as by a traceback
-                pool.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_source": self._source, "_owned": None, "_spare": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -160,8 +161,14 @@ class Turns:
         if is_untouched():
             self.load(*loaded)
 
+    def _is_under_way(self) -> bool:
+        return self._live is not None and self._live[0]() is not None and not self._live[1]()
+
     def _refuse_second(self, name: str) -> None:
-        if self._live is None or self._live[0]() is None or self._live[1]():
+        if not self._is_under_way():
+            return
+        gc.collect()  # one that is garbage, as in a loop object that refers to itself, is nobody's
+        if not self._is_under_way():
             return
         raise StateError(
             f"a second iterator of {name} while another one is under way would share its epoch and state: "

@@ -261,16 +261,53 @@ def test_who_keeps_an_error_of_a_bad_sample_keeps_no_shard_open(
     assert open_shards() <= before
 
 
-def test_an_iteration_that_somebody_keeps_closes_the_shards_that_it_has_left(written: Path) -> None:
+class Loop:
+    """A training loop that knows itself and its iterator, as those of frameworks do."""
+
+    def __init__(self, dataset: StreamingDataset, steps: int) -> None:
+        self.itself = self
+        self.samples = iter(dataset)
+        for _ in range(steps):
+            next(self.samples)
+
+
+@pytest.mark.parametrize("nbytes", [20, NBYTES])
+@pytest.mark.parametrize("is_remote", [False, True])
+@pytest.mark.parametrize("loops", [1, 3])
+def test_iterations_that_are_garbage_leave_nothing_that_cannot_be_read(
+    tmp_path: Path, nbytes: int, is_remote: bool, loops: int
+) -> None:
+    place = tmp_path / "set"
+    with MDSWriter(
+        out=place, columns={"blob": "bytes", "number": "int"}, size_limit=20 * nbytes + 400
+    ) as writer:
+        for number in range(COUNT):
+            writer.write({"blob": number.to_bytes(2, "little") * (nbytes // 2), "number": number})
+    options: dict[str, Any] = {"local": place, "shuffle": True, "batch_size": 8}
+    if is_remote:
+        options |= {"local": tmp_path / "cache", "remote": place.as_uri()}
     before = open_shards()
-    first, second = (StreamingDataset(local=written, batch_size=8) for _ in range(2))
-    assert len(numbers_of(first)) == COUNT
-    kept = first._pool._spare
-    assert kept is not None
-    assert kept[1]._open
-    next(iter(second))
-    assert not kept[1]._open
-    del first, second
+    dataset, other = StreamingDataset(**options), StreamingDataset(**options)
+
+    def whole(samples: Any) -> bool:
+        found = [(sample["number"], int.from_bytes(sample["blob"][:2], "little")) for sample in samples]
+        return sorted(found) == [(number, number) for number in range(COUNT)]
+
+    for steps in (1, 70, 150):
+        for _ in range(loops):
+            Loop(dataset, steps)  # each replaces the one before, though that has not been collected
+        gc.collect()
+        # They get the numbers of what was closed.
+        others = [os.open(os.devnull, os.O_RDONLY) for _ in range(50)]
+        assert whole(dataset)
+        Loop(other, steps)
+        samples = iter(dataset)
+        first = next(samples)
+        gc.collect()  # amid an epoch
+        assert whole([first, *samples])
+        for each in others:
+            os.close(each)  # and nobody else has closed one
+    del dataset, other, samples
     assert open_shards() <= before
 
 

@@ -112,10 +112,13 @@ class LocalCluster:
 @contextlib.contextmanager
 def local_cluster() -> Iterator[LocalCluster]:
     """A cluster of one node, to which others can be added."""
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
-    # Sockets lie there, whose paths must be short.
+    # Sockets lie there, whose paths must be short; and the address of the last cluster, which Ray writes into a folder
+    # that it expects to be there: not that of whoever runs the tests, who may have a cluster.
     folder = Path(tempfile.mkdtemp(prefix="sst-"))
+    (folder / "ray").mkdir()
+    environment = {**_ENVIRONMENT, "RAY_TMPDIR": str(folder)}
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
         cluster = LocalCluster(folder)
         try:
