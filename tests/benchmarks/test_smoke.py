@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from xml.etree import ElementTree
 
@@ -109,7 +110,6 @@ def test_replication_runs_on_text(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_forked")
 @pytest.mark.s3
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_cloud_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, and with fewer ranks."""
     monkeypatch.setattr(bench_cloud, "RANKS", 2)
@@ -173,7 +173,9 @@ def test_streams_of_any_number_have_the_same_samples(tmp_path: Path, monkeypatch
         options = [{**contest.options, **party.options} for party in parties]
         products = [work(**each, check=True) for each in options]
         assert products[0] == products[1] == products[2]
-        assert all(value >= 0 for value in work(**options[0]).values())
+        measured = work(**options[0])
+        measured.pop("private_mb", None)  # of this process, which frees what other tests have left meanwhile
+        assert all(value >= 0 for value in measured.values())
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")  # growth, on few cores
@@ -299,7 +301,7 @@ def test_a_party_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path:
     )
     mark = tmp_path / "child"
     wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={quote(str(tmp_path))} exec {quote(sys.executable)} "$@"\n')
     wrapper.chmod(0o755)
     with pytest.raises(FailedError, match="took more than 3 s"):
         call(str(wrapper), "sleeper", "sleep", {"mark": str(mark)}, limit_s=3)

@@ -18,7 +18,6 @@ from streamshard.errors import UnsafeEncodingError
 from tests.support.small_datasets import text_samples, write_dataset
 
 SAMPLES = text_samples(35)
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,6 @@ from tests.support.spoiled import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 with torch 2.13
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]

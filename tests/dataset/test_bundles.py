@@ -26,7 +26,6 @@ from streamshard.dataset.slots import Slots
 from tests.support.loading import epoch_of, text_dataset
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 

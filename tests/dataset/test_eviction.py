@@ -24,7 +24,6 @@ from tests.support.pretended_ranks import numbers, write_numbers
 
 EPOCHS = 3
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 

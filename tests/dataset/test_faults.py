@@ -25,7 +25,6 @@ BEFORE = [list(range(begin, begin + BATCH)) for begin in range(0, BAD * PER_SHAR
 QUICK: dict[str, Any] = {"download_retry": 1, "download_timeout": 20}
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 

@@ -27,7 +27,6 @@ from tests.support.pretended_ranks import loader_of, numbers, read_part, write_n
 
 SIZES = [10] * 12 + [3]
 SAMPLES = 123
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)

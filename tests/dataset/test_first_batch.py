@@ -20,7 +20,6 @@ from tests.support.small_datasets import write_dataset
 SHARDS, PER_SHARD = 16, 100
 SAMPLES = SHARDS * PER_SHARD
 COLUMNS = {"number": "int", "payload": "bytes"}
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def sample(number: int) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from streamshard.errors import StateError
 from tests.support.pretended_ranks import SEED, loader_of, numbers, write_numbers
 
 SAMPLES = 61
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,6 @@ def with_frozen(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "frozen": gc.get_freeze_count()}
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_worker_looks_for_garbage_among_its_own_objects_only(tmp_path: Path) -> None:
     with MDSWriter(out=tmp_path / "set", columns={"number": "int"}) as writer:
         for number in range(8):

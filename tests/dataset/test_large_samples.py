@@ -20,7 +20,6 @@ from streamshard.read.shard_reader import ShardReader
 
 NBYTES = 9_000
 COUNT = 300
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def blob(number: int) -> bytes:

@@ -14,7 +14,6 @@ from tests.support.pretended_ranks import loader_of, numbers, read_part, world_o
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 

@@ -329,7 +329,7 @@ def test_a_rest_that_drop_leaves_nothing_of_is_said_before_it_ends_at_once(place
     words = r"nothing of epoch 0: what is left of it after position 105, \d+ samples of stream .*, fills no "
     with pytest.warns(UserWarning, match=words) as said:
         assert list(loader) == []
-    assert len(said) == 1
+    assert len([warning for warning in said if warning.category is UserWarning]) == 1  # forks warn, too
     assert len(loader) == 6  # the next epoch is whole, and 20 divides what each stream gives
     assert [len(numbers_of(batch)) for batch in loader] == [20] * 6
     # A rest that is cut short only is told apart from whole epochs, and each is said once.

@@ -22,7 +22,6 @@ from tests.support.seaweedfs import SeaweedServer
 from tests.support.small_datasets import write_dataset
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 

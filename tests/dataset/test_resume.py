@@ -13,7 +13,6 @@ SAMPLES = 203
 SIZES = [10] * 20 + [3]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 

@@ -17,7 +17,6 @@ from streamshard.errors import StateError
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 

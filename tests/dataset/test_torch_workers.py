@@ -18,7 +18,6 @@ BATCH = 8
 SAMPLES = 203
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 with torch 2.13
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]

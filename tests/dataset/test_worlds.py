@@ -27,7 +27,6 @@ GOLDEN_OTHERS = [
 # torch warns of more workers than CPUs, and newer Pythons of any fork in a process with threads.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 WORLDS = [(ranks, workers) for ranks in (1, 2, 3, 4, 8) for workers in (0, 1, 3)]

@@ -219,7 +219,6 @@ def read_the_map_of_a_cut_file(reader: ShardReader) -> None:
     reader.check_whole()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("read", [WAYS["sample"], read_the_map_of_a_cut_file])
 def test_a_worker_that_takes_the_signal_for_itself_reads_inherited_maps(
     read: Callable[[ShardReader], Any], shard: tuple[Path, ShardInfo], monkeypatch: pytest.MonkeyPatch

@@ -324,7 +324,6 @@ def test_decompressed_copies_are_bounded_and_have_no_name(
         dataset[34]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_threads_and_forked_children_share_one_dataset(directory: Path) -> None:
     dataset = LocalDataset(directory)
     wrong: list[int] = []
@@ -349,7 +348,6 @@ def test_threads_and_forked_children_share_one_dataset(directory: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_reads_though_another_thread_held_the_lock_when_it_was_forked(directory: Path) -> None:
     dataset = LocalDataset(directory)
     with dataset._shards._lock:

@@ -107,7 +107,6 @@ def test_b139_a_pickled_reader_opens_the_file_again(reader: ShardReader) -> None
     assert copy.first_sample_id == 100
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_and_threads_read_through_one_reader(reader: ShardReader) -> None:
     expected = text_samples(10)
     wrong: list[int] = []

@@ -209,7 +209,6 @@ class StoreContract:
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(read, range(8))) == [BODY[n : n + 5000] for n in range(8)]
 
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_forked_child_reads_with_the_store_its_parent_used(self, store: Any) -> None:
         store.put_bytes("a", BODY)
         assert store.read("a") == store.read_small("a", 1 << 20) == BODY
