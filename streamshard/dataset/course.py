@@ -324,6 +324,12 @@ class Course:
         self._report_left_out(plan, beginning.epoch)
         return beginning, plan, rank
 
+    def begin_again(self, beginning: Beginning) -> None:
+        """Take back the beginning of an iteration of which nobody has taken anything: it is still to come."""
+        state = self.state_at(beginning.epoch, beginning.position)
+        left_out = self.left_out_before(beginning.epoch, beginning.position)
+        self.load_state_dict(with_left_out(state, left_out))
+
     @property
     def has_begun(self) -> bool:
         """Whether an iteration has begun since the last ``set_epoch`` or ``load_state_dict``."""

@@ -238,6 +238,8 @@ class Feed:
                     yield batch if finish is None else finish(batch), num_samples
                 ahead.done_with(chunk.samples)
         except GeneratorExit:
+            # Left, perhaps as garbage that another thread collects at this moment, which closes the files next.
+            pool.close()
             raise
         except BaseException:
             pool.close()  # what is open may be what is wrong

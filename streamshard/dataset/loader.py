@@ -141,8 +141,12 @@ class StreamingDataLoader(DataLoader[Any]):
             self._end_outdated_workers()
             with dataset.lent_in_batches(self._bundling(), in_columns=in_columns):
                 beginning, plan, rank = dataset.begin_for_workers()
-                with self._collating(as_it_is), naming_what_workers_need():
-                    bundles = super().__iter__()
+                try:
+                    with self._collating(as_it_is), naming_what_workers_need():
+                        bundles = super().__iter__()
+                except BaseException:  # no worker could be started, or somebody has interrupted it
+                    dataset.begin_again(beginning)
+                    raise
             return Unbundled(bundles, self.num_workers, self._slots), beginning, plan, rank
         with dataset.lent_in_batches(in_columns=in_columns):
             if not reads:

@@ -147,8 +147,8 @@ class OpenReaders:
 
     def close_shard(self, shard: int) -> None:
         """Close one shard, if it is open."""
+        self._places.pop(shard, None)  # first: an interrupt may come between
         reader = self._open.pop(shard, None)
-        self._places.pop(shard, None)
         if reader is not None:
             _close(reader, self._held.pop(shard, None))
 
@@ -169,6 +169,7 @@ class OpenReaders:
 
     def close(self) -> None:
         """Close all shards."""
+        self._places.clear()
         for shard in list(self._open):
             self.close_shard(shard)
 

@@ -20,7 +20,6 @@ import torch
 
 from streamshard.dataset.delivery import Delivery, Progress
 from streamshard.dataset.handover import Beginning
-from streamshard.dataset.left_out import with_left_out
 from streamshard.dataset.parcels import pack, unpack
 from streamshard.dataset.peers import Peers
 from streamshard.dataset.streaming import StreamingDataset
@@ -118,10 +117,7 @@ class ReadOnce:
             shut_down = getattr(batches, "_shutdown_workers", None)
             if shut_down is not None:
                 shut_down()
-            # Nobody has taken anything: what was to begin is still to come.
-            state = dataset.state_at(beginning.epoch, beginning.position)
-            left_out = dataset.left_out_before(beginning.epoch, beginning.position)
-            dataset.load_state_dict(with_left_out(state, left_out))
+            dataset.begin_again(beginning)
             raise
         return begun, stand._replace(call=_NEXT)
 

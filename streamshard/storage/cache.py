@@ -91,10 +91,11 @@ class NodeCache:
 
     def open(self, blob: Blob) -> CachedFile:
         """``ensure``, and hold the file until the result is closed."""
-        descriptor = self._acquire(blob)
         directory = self._directory()
+        # Somebody's at once, so that an interrupt leaves no lock on the file behind.
+        cached = CachedFile(directory.path_of(blob.name), self._acquire(blob))
         directory.mark_used(blob.name)
-        return CachedFile(directory.path_of(blob.name), descriptor)
+        return cached
 
     def present(self, blob: Blob) -> bool:
         """Whether ``ensure`` would return at once: the file is here and was checked under this digest."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,16 +32,25 @@ _LOOK_S = 0.1
 _STEP_NBYTES = 16 << 20
 
 
+class _Caller:
+    """One that fetches."""
+
+
 @dataclass
 class _Held:
     """What one process keeps."""
 
     pid: int = field(default_factory=os.getpid)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    # Taken by itself, by one step of the interpreter: a condition's own ``with`` can be interrupted inside.
+    lock: Any = field(default_factory=threading.RLock)
     # By name: descriptor, bytes, time of last use.
     files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    # Bytes that fetches under way need, by name.
-    under_way: dict[str, int] = field(default_factory=dict)
+    # Bytes that fetches under way need, and whose they are, by name. What an interrupt has left here is nobody's.
+    under_way: dict[str, tuple[int, weakref.ref[_Caller]]] = field(default_factory=dict)
+    changed: threading.Condition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition(self.lock)
 
 
 class MemoryCache:
@@ -96,23 +106,22 @@ class MemoryCache:
         """``ensure``, and keep the file's bytes until the result is closed."""
         held = self._here()
         # Held on to until the file is open: another thread may need its room.
-        with held.changed:
-            if not self._begin(held, blob):
-                descriptor, nbytes, _ = held.files[blob.name]
-                held.files[blob.name] = (descriptor, nbytes, time.monotonic_ns())
-                return _opened(blob, descriptor)
+        caller = _Caller()
         try:
+            with held.lock:
+                if not self._begin(held, blob, caller):
+                    descriptor, nbytes, _ = held.files[blob.name]
+                    held.files[blob.name] = (descriptor, nbytes, time.monotonic_ns())
+                    return _opened(blob, descriptor)
             descriptor = self._fetch(blob)
-        except BaseException:
-            with held.changed:
-                del held.under_way[blob.name]
-                held.changed.notify_all()
-            raise
-        with held.changed:
-            del held.under_way[blob.name]
-            held.files[blob.name] = (descriptor, blob.nbytes, time.monotonic_ns())
-            held.changed.notify_all()
-            return _opened(blob, descriptor)
+            with held.lock:
+                held.files[blob.name] = (descriptor, blob.nbytes, time.monotonic_ns())
+                return _opened(blob, descriptor)
+        finally:
+            with held.lock:
+                if blob.name in held.under_way and held.under_way[blob.name][1]() is caller:
+                    del held.under_way[blob.name]
+                    held.changed.notify_all()
 
     def has_file(self, blob: Blob) -> bool:
         """Whether the file is here."""
@@ -122,7 +131,7 @@ class MemoryCache:
         """Give up all files. May be called twice."""
         held, self._held = self._held, None
         if held is not None:
-            with held.changed if held.pid == os.getpid() else contextlib.nullcontext():
+            with held.lock if held.pid == os.getpid() else contextlib.nullcontext():
                 for descriptor, _, _ in held.files.values():
                     os.close(descriptor)
                 held.files.clear()
@@ -138,8 +147,8 @@ class MemoryCache:
             held = self._held = _Held()
         return held
 
-    def _begin(self, held: _Held, blob: Blob) -> bool:
-        """Wait until the file is here (False), or until this thread may fetch it (True). ``held.changed`` is held."""
+    def _begin(self, held: _Held, blob: Blob, caller: _Caller) -> bool:
+        """Wait until the file is here (False), or until this caller may fetch it (True). ``held.lock`` is held."""
         limit = self.limit_bytes
         if blob.peak_nbytes > limit:
             raise CacheTooSmallError(
@@ -151,11 +160,14 @@ class MemoryCache:
             check_cancelled()
             if blob.name in held.files:
                 return False
+            for name, (_, owner) in list(held.under_way.items()):
+                if owner() is None:
+                    del held.under_way[name]
             if blob.name not in held.under_way:
-                others = sum(held.under_way.values())
+                others = sum(nbytes for nbytes, _ in held.under_way.values())
                 if others + blob.peak_nbytes <= limit:
                     self._shrink(held, limit - others - blob.peak_nbytes)
-                    held.under_way[blob.name] = blob.peak_nbytes
+                    held.under_way[blob.name] = (blob.peak_nbytes, weakref.ref(caller))
                     return True
                 if time.monotonic() - since > self.retry.timeout_s:
                     raise CacheTooSmallError(

@@ -40,7 +40,7 @@ class Prefetcher:
         self._pid = os.getpid()
         # Threads keep only the work alive, so that a prefetcher which nobody closed still ends with its
         # owner.
-        self._finalizer = weakref.finalize(self, self._work.stop)
+        self._finalizer = weakref.finalize(self, _stop, self._work, self._pid)
 
     def want(self, key: int, blob: Blob) -> None:
         """Ask for ``blob`` after everything wanted before. A key that is already wanted is left as it is."""
@@ -78,12 +78,19 @@ class Prefetcher:
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+                with contextlib.suppress(RuntimeError):  # one whose start was interrupted
+                    thread.join(max(0.0, deadline - time.monotonic()))
         self._threads.clear()
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise StorageError("a Prefetcher was used after a fork, which has no threads; make one here")
+
+
+def _stop(work: _Work, pid: int) -> None:
+    """End the work of an owner that is gone; in a forked child its threads, and who held its locks, are not there."""
+    if pid == os.getpid():
+        work.stop()
 
 
 class _Work:

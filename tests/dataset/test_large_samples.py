@@ -172,9 +172,11 @@ def test_the_next_epoch_finds_its_shards_open(written: Path, opened: Counter[str
         assert sorted(numbers_of(dataset)) == list(range(COUNT))
     assert set(opened.values()) == {1}
     assert len(opened) == dataset.num_shards
-    next(iter(dataset))  # one that is left in the middle
+    next(iter(dataset))  # one that is left in the middle leaves nothing open: it may be garbage
+    assert dataset._pool._spare is not None
+    assert not dataset._pool._spare[1]._open
     assert len(numbers_of(dataset)) == COUNT
-    assert set(opened.values()) == {1}
+    assert set(opened.values()) <= {1, 2}
 
 
 def test_only_the_dataset_that_was_read_last_keeps_shards_open(written: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 from pathlib import Path
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from streamshard import MDSWriter, StreamingDataset
+from streamshard.dataset.open_readers import OpenReaders
 from streamshard.dataset.pool import ShardPool
 from streamshard.errors import ChecksumError, FormatError, StorageError
 from streamshard.read import head
 from streamshard.read.shard_reader import ShardReader
+from tests.support.interrupting import interrupted
 
 COLUMNS = {"blob": "bytes", "name": "str", "number": "int"}
 SAMPLES = [{"blob": bytes([n]) * (n * 70), "name": f"ü{n}", "number": -n} for n in range(60)]
@@ -272,3 +275,21 @@ def test_a_cached_shard_for_which_no_more_files_may_be_open_is_named(
     monkeypatch.setattr(os, "dup", refuse)
     with pytest.raises(StorageError, match=r"shard 'shard\.\d+\.mds': cannot open .*Too many open files"):
         pool.samples(ORDER)
+
+
+def test_shards_whose_closing_was_interrupted_anywhere_are_opened_again(directory: Path) -> None:
+    for line in itertools.count():
+        pool = pool_of(directory)
+        pool._capacity = 6
+        with interrupted(OpenReaders.close_shard, line) as came:
+            for shard in range(pool._source.num_shards):
+                pool.places([shard])
+        for shard in range(pool._source.num_shards):
+            places = pool.places([shard])
+            assert places is not None
+            assert os.fstat(places[0][3]).st_size == places[0][2]
+        assert pool.samples(ORDER) == [SAMPLES[number] for number in ORDER]
+        pool.close()
+        if not came.yes:
+            break
+    assert line > 3

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
+from streamshard import StreamingDataLoader
 from tests.support.pretended_ranks import Part, loader_of, read_part, world_of, write_numbers
 
 SAMPLES = 203
@@ -304,3 +306,31 @@ def test_a_state_is_small_json(directory: Path) -> None:
     part = read_part([loader_of(directory, batch_size=8)], steps=3)
     assert len(part.state) < 1000
     assert json.loads(part.state)["position"] == 24
+
+
+@pytest.mark.parametrize("read_before", [0, 3])
+def test_an_iteration_whose_workers_cannot_be_started_is_still_to_come(
+    tmp_path: Path, read_before: int
+) -> None:
+    directory = write_numbers(tmp_path / "set", [10] * 8)
+    taken: list[int] = []
+    state = None
+    if read_before:
+        reader = loader_of(directory, batch_size=8)
+        taken = [number for batch in itertools.islice(reader, read_before) for number in batch]
+        state = reader.state_dict()
+    loader = loader_of(directory, batch_size=8)
+    if state is not None:
+        loader.load_state_dict(state)
+    before = loader.state_dict()
+    # A function that cannot be sent to a worker that is started anew.
+    broken = StreamingDataLoader(
+        loader.dataset, num_workers=1, multiprocessing_context="spawn", collate_fn=lambda samples: samples
+    )
+    for _ in range(2):
+        with pytest.raises(Exception, match="pickle"):
+            iter(broken)
+        assert broken.state_dict() == before
+    assert loader.state_dict() == before
+    rest = [number for batch in loader for number in batch]
+    assert sorted(taken + rest) == list(range(80))

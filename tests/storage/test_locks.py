@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamshard.storage.locks import FileLock, try_lock
+from tests.support.interrupting import interrupted
 
 
 def lock_at(tmp_path: Path) -> FileLock:
@@ -25,6 +27,21 @@ def test_a_lock_is_held_by_one_and_free_after_closing(tmp_path: Path) -> None:
     assert second.try_acquire()
     second.close()
     assert (tmp_path / "lock").exists()
+
+
+def test_a_lock_whose_release_was_interrupted_anywhere_is_free_when_its_owner_is_gone(tmp_path: Path) -> None:
+    for line in itertools.count():
+        lock = lock_at(tmp_path)
+        assert lock.try_acquire()
+        with interrupted(FileLock.close, line) as came:
+            lock.close()
+        del lock
+        other = lock_at(tmp_path)
+        assert other.try_acquire()
+        other.close()
+        if not came.yes:
+            break
+    assert line > 3
 
 
 def test_readers_share_and_keep_a_deleter_out(tmp_path: Path) -> None:

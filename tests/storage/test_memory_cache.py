@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from streamshard.storage import Blob, RetryPolicy
 from streamshard.storage.memory_cache import MemoryCache
 from streamshard.storage.memory_store import MemoryStore
 from tests.support.cache_client import blob_of, body_of
+from tests.support.interrupting import interrupted
 
 NBYTES = 5000
 NAMES = [f"shard.{number:05}.mds" for number in range(6)]
@@ -172,8 +175,8 @@ def test_a_file_that_was_found_cannot_be_given_up_before_it_is_open(
     begin = MemoryCache._begin
     others: list[bool] = []
 
-    def with_another_thread(self: MemoryCache, held: Any, blob: Blob) -> bool:
-        may_fetch = begin(self, held, blob)
+    def with_another_thread(self: MemoryCache, held: Any, blob: Blob, caller: Any) -> bool:
+        may_fetch = begin(self, held, blob, caller)
         thread = threading.Thread(target=lambda: others.append(held.changed.acquire(blocking=False)))
         thread.start()
         thread.join()
@@ -183,3 +186,19 @@ def test_a_file_that_was_found_cannot_be_given_up_before_it_is_open(
     cache.open(blob).close()
     assert others == [False]
     cache.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("function", [MemoryCache.open, MemoryCache._begin, MemoryCache._download])
+def test_a_file_whose_fetch_was_interrupted_anywhere_is_fetched_again(
+    store: Counting, function: Callable[..., Any]
+) -> None:
+    for line in itertools.count():
+        cache = cache_of(store, limit_bytes=2 * NBYTES)
+        with interrupted(function, line) as came:
+            content(cache, NAMES[0])
+        for name in NAMES[:3]:
+            assert content(cache, name) == body_of(name, NBYTES)
+        if not came.yes:
+            break
+    assert line > 5

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -280,6 +283,31 @@ def test_a_prefetcher_that_is_dropped_ends_its_threads(fetches: Fetches) -> None
     for thread in threads:
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_a_forked_child_that_drops_its_parents_does_not_wait_for_its_locks(fetches: Fetches) -> None:
+    prefetcher = Prefetcher(fetches, threads=1, ahead_bytes=100)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with prefetcher._work.changed:
+            held.set()
+            let_go.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # ends one that hangs
+        del prefetcher
+        gc.collect()
+        os._exit(0)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        let_go.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(("threads", "ahead_bytes"), [(0, 1), (-1, 1), (1, -1)])
