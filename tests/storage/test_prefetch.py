@@ -287,10 +287,10 @@ def test_a_prefetcher_that_is_dropped_ends_its_threads(fetches: Fetches) -> None
 
 def test_a_forked_child_that_drops_its_parents_does_not_wait_for_its_locks(fetches: Fetches) -> None:
     prefetcher = Prefetcher(fetches, threads=1, ahead_bytes=100)
-    held, let_go = threading.Event(), threading.Event()
+    held, let_go, changed = threading.Event(), threading.Event(), prefetcher._work.changed
 
     def hold() -> None:
-        with prefetcher._work.changed:
+        with changed:
             held.set()
             let_go.wait(30)
 
@@ -299,6 +299,7 @@ def test_a_forked_child_that_drops_its_parents_does_not_wait_for_its_locks(fetch
     assert held.wait(30)
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)  # ends one that hangs
         del prefetcher
         gc.collect()
