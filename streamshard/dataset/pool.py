@@ -277,9 +277,11 @@ def _decode_columns(
 class PoolHere:
     """The pools of whatever process asks: a forked or unpickled copy makes its own.
 
-    One is for single samples, whoever asks. Another one an epoch leaves to the next, with its files open and mapped: to
-    map them again takes a fourth of the time of reading large samples. It is let go as soon as other samples are read,
-    of this dataset or of any other one: two pools together may need more files than a process may open.
+    One is for single samples, whoever asks. Another one an epoch that has come to its end leaves to the next, with its
+    files open and mapped: to map them again takes a fourth of the time of reading large samples. It is let go as soon
+    as other samples are read, of this dataset or of any other one: two pools together may need more files than a
+    process may open. An epoch that is left before its end leaves what it knows of its shards, and no open file: it may
+    be garbage, whose files are about to be closed.
     """
 
     _read_last: ClassVar[weakref.ref[PoolHere] | None] = None
