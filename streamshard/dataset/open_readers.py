@@ -169,7 +169,6 @@ class OpenReaders:
 
     def close(self) -> None:
         """Close all shards."""
-        self._places.clear()
         for shard in list(self._open):
             self.close_shard(shard)
 

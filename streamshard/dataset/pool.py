@@ -301,8 +301,7 @@ class PoolHere:
     def take(self, live: int, *, read_through: bool = False) -> ShardPool:
         """Give a pool for an order with so many live shards: the one that was left last, if it is such a one.
 
-        Shards whose files were replaced, written to or removed since are opened again, or missed, as without it. So are
-        those that were closed meanwhile: an iteration that was garbage leaves its pool, too, but not its files.
+        Shards whose files were replaced, written to or removed since are opened again, or missed, as without it.
         """
         spare, self._spare = self._spare, None
         PoolHere._let_go()

@@ -188,9 +188,9 @@ class RawFile:
             raise self._cut(end)
 
     def is_current(self) -> bool:
-        """Whether the file at ``path`` is still this one, open, and was not written to since it was opened."""
+        """Whether the file at ``path`` is still this one, and was not written to since it was opened."""
         try:
-            return self._fd >= 0 and identity(Path(self.path).stat()) == self.identity
+            return identity(Path(self.path).stat()) == self.identity
         except OSError:
             return False
 
@@ -240,7 +240,7 @@ class RawFile:
         return self._fd < 0
 
     def __del__(self) -> None:
-        # Where a generator is garbage, too, its end comes before or after this, and may give this file to somebody.
+        # Where a generator is garbage, too, its end comes before or after this, and closes this file as well.
         descriptor, self._fd = getattr(self, "_fd", -1), -1
         if descriptor >= 0:
             os.close(descriptor)

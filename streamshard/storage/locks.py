@@ -106,17 +106,16 @@ class FileLock:
 
     def close(self) -> None:
         """Release the lock and close its file. May be called twice."""
-        descriptor = self._descriptor
-        if descriptor < 0 or self._pid != os.getpid():
+        if self._descriptor < 0 or self._pid != os.getpid():
             return  # a fork has closed it here, and its number may be another file's now
         # Unlocked, not only closed: a child forked meanwhile may still hold the same open file. The number is forgotten
         # last: what an interrupt leaves undone, ``__del__`` does.
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         except OSError as error:
             logger.debug("%s: a lock could not be released: %s", self._place, error)
+        descriptor, self._descriptor = self._descriptor, -1
         _exclusive.discard(descriptor)
-        self._descriptor = -1
         os.close(descriptor)
 
     def __del__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import pickle
@@ -22,6 +23,7 @@ from streamshard.storage import Blob, NodeCache, RetryPolicy
 from streamshard.storage import locks as locks_module
 from streamshard.storage.local_store import LocalStore
 from tests.support.cache_client import SlowStore, blob_of, body_of, check_of, fill
+from tests.support.interrupting import interrupted
 
 QUICK = RetryPolicy(attempts=3, timeout_s=5, backoff_s=0.001)
 NBYTES = 5_000
@@ -529,3 +531,16 @@ def test_a_process_whose_sign_of_life_is_swept_before_it_is_locked_makes_another
         held.append(not locks_module.try_lock(descriptor, shared=False, place=place.directory))
         os.close(descriptor)
     assert held.count(True) == 1
+
+
+def test_opening_that_is_interrupted_anywhere_holds_no_file(place: Place) -> None:
+    cache = place.cache()
+    cache.ensure(blob_of(place.names[0], NBYTES))
+    before = len(os.listdir("/proc/self/fd"))
+    for line in itertools.count():
+        with interrupted(NodeCache.open, line) as came:
+            cache.open(blob_of(place.names[0], NBYTES)).close()
+        assert len(os.listdir("/proc/self/fd")) == before
+        if not came.yes:
+            break
+    assert line > 2

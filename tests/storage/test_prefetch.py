@@ -285,6 +285,20 @@ def test_a_prefetcher_that_is_dropped_ends_its_threads(fetches: Fetches) -> None
         assert not thread.is_alive()
 
 
+def test_one_whose_thread_was_interrupted_at_its_start_can_be_closed(
+    fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    prefetcher = Prefetcher(fetches, threads=1, ahead_bytes=100)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prefetcher.want(0, blob(0))
+    prefetcher.close()
+
+
 def test_a_forked_child_that_drops_its_parents_does_not_wait_for_its_locks(fetches: Fetches) -> None:
     prefetcher = Prefetcher(fetches, threads=1, ahead_bytes=100)
     held, let_go, changed = threading.Event(), threading.Event(), prefetcher._work.changed
