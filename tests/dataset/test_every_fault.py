@@ -273,7 +273,7 @@ def test_others_go_on_where_the_process_that_downloads_is_stopped(
     with nursery.begin(EPOCH, place.reading(workers, dataset={"download_timeout": 60})) as stopped:
         stopped.until(lambda: place.proxy.count("GET", SHARD), "download that stalls")
         stopped.signal(signal.SIGSTOP, group=True)
-        options = place.reading(workers, dataset={"download_timeout": 1}, log=str(tmp_path / "other"))
+        options = place.reading(workers, dataset={"download_timeout": 5}, log=str(tmp_path / "other"))
         check_epoch(nursery.run(EPOCH, options))
         place.proxy.drop_connections()
         stopped.signal(signal.SIGCONT, group=True)
